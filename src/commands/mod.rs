@@ -1,0 +1,1 @@
+//! One short file per subcommand: wiring and loops only.

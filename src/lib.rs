@@ -1,0 +1,16 @@
+//! gpuresid: who still holds GPU memory after a program ended, why, and how to get it back.
+//!
+//! Values flow one way: [`observe`] reads the world into the words of [`model`], [`judge`] turns them into a
+//! [`model::Report`] without any IO, [`report`] writes that for people and programs. [`run`] starts and watches a
+//! command, [`commands`] wires the parts together, one short file per subcommand.
+//!
+//! This library exists for the binary `gpuresid` and its tests; it promises no stable interface.
+
+pub mod cli;
+pub mod commands;
+pub mod exit;
+pub mod judge;
+pub mod model;
+pub mod observe;
+pub mod report;
+pub mod run;

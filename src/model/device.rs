@@ -1,0 +1,166 @@
+//! What NVML says about devices.
+
+use super::{Bytes, Gap, Uuid};
+use serde::{Deserialize, Serialize};
+
+/// Which of NVML's memory calls answered. Readings of different calls are never compared: version 1 counts the
+/// driver's reserved memory as used (615 MiB on an idle H200).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryApi {
+    /// `nvmlDeviceGetMemoryInfo`: reserved memory is part of `used`.
+    V1,
+    /// `nvmlDeviceGetMemoryInfo_v2`: reserved apart.
+    V2,
+}
+
+/// One memory reading of one device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// All of the device's memory.
+    pub total: Bytes,
+    /// Memory that the driver keeps for itself; `None` where the call does not tell it apart.
+    pub reserved: Option<Bytes>,
+    /// Memory in use.
+    pub used: Bytes,
+    /// Memory that can be had.
+    pub free: Bytes,
+    /// The call that answered.
+    pub api: MemoryApi,
+}
+
+/// The process lists of NVML.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ListKind {
+    /// `nvmlDeviceGetComputeRunningProcesses`.
+    Compute,
+    /// `nvmlDeviceGetGraphicsRunningProcesses`.
+    Graphics,
+    /// `nvmlDeviceGetMPSComputeRunningProcesses`.
+    Mps,
+}
+
+/// One entry of NVML's process lists: each (pid, gi, ci) once, with its largest value over the lists, because an MPS
+/// client stands in two of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The PID that NVML lists. It may be gone, belong to somebody else by now, or to another PID namespace.
+    pub pid: u32,
+    /// Memory of the entry; `None` where NVML says "not available" (WSL, vGPU), which is not 0.
+    pub bytes: Option<Bytes>,
+    /// GPU instance, on a MIG device.
+    pub gi: Option<u32>,
+    /// Compute instance, on a MIG device.
+    pub ci: Option<u32>,
+    /// The lists that named it.
+    pub lists: Vec<ListKind>,
+}
+
+/// Where a MIG instance belongs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigIdentity {
+    /// The GPU it is a part of.
+    pub parent: Uuid,
+    /// GPU instance id.
+    pub gi: Option<u32>,
+    /// Compute instance id.
+    pub ci: Option<u32>,
+}
+
+/// What does not change about a device while the driver is loaded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceIdentity {
+    /// NVML's index. CUDA may count differently unless `CUDA_DEVICE_ORDER=PCI_BUS_ID`.
+    pub index: u32,
+    /// The device's UUID; where NVML refuses to tell it, `index-N`.
+    pub uuid: Uuid,
+    /// Product name.
+    pub name: Option<String>,
+    /// PCI bus id such as `00000000:0A:00.0`.
+    pub pci: Option<String>,
+    /// `N` of `/dev/nvidiaN`.
+    pub minor: Option<u32>,
+    /// Present for a MIG instance.
+    pub mig: Option<MigIdentity>,
+    /// The device is split into MIG instances: shown, never summed.
+    #[serde(default)]
+    pub mig_parent: bool,
+}
+
+impl DeviceIdentity {
+    /// How messages name the device: `GPU 0`, `MIG 0/7/0`.
+    pub fn label(&self) -> String {
+        match &self.mig {
+            None => format!("GPU {}", self.index),
+            Some(mig) => {
+                let part = |n: Option<u32>| n.map_or_else(|| "?".into(), |n| n.to_string());
+                format!("MIG {}/{}/{}", self.index, part(mig.gi), part(mig.ci))
+            }
+        }
+    }
+}
+
+/// One reading of one device: memory, lists, memory again, so that the parts agree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceLook {
+    /// The device.
+    pub uuid: Uuid,
+    /// `None` if it could not be read.
+    pub memory: Option<Memory>,
+    /// `None` if no list could be read; a list that NVML does not support on this device is no failure.
+    pub entries: Option<Vec<Entry>>,
+    /// The SM utilisation in percent over NVML's last sampling period, where it was asked for and answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub utilization_percent: Option<u32>,
+    /// What could not be read on this device.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gaps: Vec<Gap>,
+}
+
+/// One reading of all selected devices.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Look {
+    /// Milliseconds since the observation began.
+    pub at_ms: u64,
+    /// In the order of the inventory.
+    pub devices: Vec<DeviceLook>,
+}
+
+/// A device as a snapshot keeps it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    /// Who it is.
+    pub identity: DeviceIdentity,
+    /// What it said.
+    pub look: DeviceLook,
+}
+
+impl Device {
+    /// Sum over the listed entries; `None` if the lists are unknown or an entry's bytes are not available.
+    pub fn listed(&self) -> Option<Bytes> {
+        self.look.listed()
+    }
+
+    /// Used − Σ listed, signed; `None` if either is unknown.
+    pub fn unaccounted(&self) -> Option<i128> {
+        self.look.unaccounted()
+    }
+}
+
+impl DeviceLook {
+    /// Used memory, if it could be read.
+    pub fn used(&self) -> Option<Bytes> {
+        self.memory.map(|m| m.used)
+    }
+
+    /// Sum over the listed entries; `None` if the lists are unknown or an entry's bytes are not available.
+    pub fn listed(&self) -> Option<Bytes> {
+        self.entries.as_ref()?.iter().map(|e| e.bytes).sum()
+    }
+
+    /// Used − Σ listed, signed; `None` if either is unknown.
+    pub fn unaccounted(&self) -> Option<i128> {
+        Some(self.used()?.minus(self.listed()?))
+    }
+}

@@ -1,0 +1,40 @@
+//! The words of the tool: what was read ([`Snapshot`], [`Trace`], [`Launch`], together an [`Observation`]) and what is
+//! said about it ([`Report`], [`StatusReport`]). Plain values with serde, no IO and no judgement.
+//!
+//! Unknown is `None` or a [`Gap`], never 0 and never an empty list for a call that failed.
+
+mod bytes;
+mod device;
+mod gap;
+mod ids;
+mod launch;
+mod process;
+mod report;
+mod snapshot;
+mod trace;
+
+pub use bytes::{Bytes, Limit, ParseSizeError};
+pub use device::{Device, DeviceIdentity, DeviceLook, Entry, ListKind, Look, Memory, MemoryApi, MigIdentity};
+pub use gap::Gap;
+pub use ids::{BootId, ProcId, Uuid};
+pub use launch::{Command, End, Launch, Limits, Scope, SettleEnd};
+pub use process::{Ancestor, DeviceFiles, Process, ProcessState, Uninspected};
+pub use report::{
+    Advice, Cause, CommandReport, DeviceReport, DeviceStatus, Finding, FindingKind, Ghost, Held, Holder, Lineage,
+    Report, StatusReport, Verdict,
+};
+pub use snapshot::{DriverInfo, DriverSource, Observer, Snapshot};
+pub use trace::{DeviceEvent, DeviceTrace, Move, Observation, Point, Seen, Trace};
+
+/// Schema names that the tool writes and reads. The number after the slash grows when a reader of the old form would
+/// misread the new one.
+pub mod schema {
+    /// A [`super::Snapshot`].
+    pub const SNAPSHOT: &str = "gpuresid.snapshot/1";
+    /// An [`super::Observation`].
+    pub const OBSERVATION: &str = "gpuresid.observation/1";
+    /// A [`super::Report`] of `check` or `diff`.
+    pub const REPORT: &str = "gpuresid.report/1";
+    /// A [`super::StatusReport`].
+    pub const STATUS: &str = "gpuresid.status/1";
+}

@@ -1,0 +1,163 @@
+//! What `/proc` says about processes. Facts only: who belongs to whom is judged elsewhere.
+
+use super::ProcId;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The state letter of `/proc/PID/stat`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProcessState {
+    /// R
+    Running,
+    /// S, I
+    Sleeping,
+    /// D
+    DiskSleep,
+    /// T
+    Stopped,
+    /// t
+    Traced,
+    /// Z
+    Zombie,
+    /// X, x
+    Dead,
+    /// Any letter that this version does not know.
+    Other,
+}
+
+impl ProcessState {
+    /// The word for people: `running`, `sleeping`, `in the kernel (D)`, `stopped`, `traced`, `zombie`.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Sleeping => "sleeping",
+            Self::DiskSleep => "in the kernel (D)",
+            Self::Stopped => "stopped",
+            Self::Traced => "traced",
+            Self::Zombie => "zombie",
+            Self::Dead => "dead",
+            Self::Other => "unknown state",
+        }
+    }
+}
+
+/// Open NVIDIA device files of a process, counted by node name without `/dev/`, over all of its threads (threads share
+/// one table as a rule; where they do not, each table is counted).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceFiles {
+    /// `nvidia0` → 23, `nvidiactl` → 2, `nvidia-uvm` → 4, `nvidia-caps/nvidia-cap1` → 1, on WSL `dxg`.
+    pub nodes: BTreeMap<String, u32>,
+}
+
+impl DeviceFiles {
+    /// Open files on `/dev/nvidiaN`.
+    pub fn on_minor(&self, minor: u32) -> u32 {
+        self.nodes.get(&format!("nvidia{minor}")).copied().unwrap_or(0)
+    }
+
+    /// Open files on the control node: alone it can hold memory of any GPU (an exported allocation handle).
+    pub fn control(&self) -> u32 {
+        self.nodes.get("nvidiactl").copied().unwrap_or(0)
+    }
+
+    /// Open files on the unified memory node, without which there is no CUDA context.
+    pub fn uvm(&self) -> u32 {
+        self.nodes.get("nvidia-uvm").copied().unwrap_or(0)
+    }
+
+    /// Whether any node is open that can hold memory: a GPU, the control node, unified memory, or WSL's `dxg`.
+    /// Capability files (`nvidia-caps/…`) alone hold nothing.
+    pub fn can_hold_memory(&self) -> bool {
+        self.nodes.iter().any(|(node, count)| *count > 0 && !node.starts_with("nvidia-caps"))
+    }
+
+    /// All files that can hold memory.
+    pub fn total(&self) -> u32 {
+        self.nodes.iter().filter(|(node, _)| !node.starts_with("nvidia-caps")).map(|(_, count)| count).sum()
+    }
+}
+
+/// One step up the parent chain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ancestor {
+    /// Who.
+    pub id: ProcId,
+    /// Its name.
+    pub comm: String,
+    /// Its real user.
+    pub uid: Option<u32>,
+}
+
+/// A process with an NVIDIA file open, or one that NVML lists, or one of the checked command's tree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Who.
+    pub id: ProcId,
+    /// Parent PID; 0 for none that is visible.
+    pub ppid: u32,
+    /// Parent, grandparent … up to and including PID 1, as far as it could be read.
+    pub ancestors: Vec<Ancestor>,
+    /// Process group.
+    pub pgid: i32,
+    /// Session.
+    pub sid: i32,
+    /// Real user id.
+    pub uid: Option<u32>,
+    /// User name of `uid`, where it has one.
+    pub user: Option<String>,
+    /// The kernel's short name (15 bytes, can be changed by the process).
+    pub comm: String,
+    /// The command line; empty for a process that has none any more (zombie leader) or never had.
+    pub argv: Vec<String>,
+    /// State of the main thread.
+    pub state: ProcessState,
+    /// Number of threads, the main thread included.
+    pub threads: u32,
+    /// Seconds since it started.
+    pub age_seconds: Option<u64>,
+    /// CPU time used so far by the whole process, in clock ticks.
+    pub cpu_ticks: u64,
+    /// Its PIDs from the outermost visible PID namespace to its own; one number where they are the same.
+    pub nspid: Vec<u32>,
+    /// Inode of its PID namespace.
+    pub pid_namespace: Option<u64>,
+    /// Its open NVIDIA files over all threads; `None` if we may not read them.
+    pub files: Option<DeviceFiles>,
+    /// The main thread is gone while other threads live: its own file table reads as empty.
+    pub leader_gone: bool,
+    /// SIGKILL is pending, or the process is exiting (flag PF_EXITING): it is on its way out.
+    pub dying: bool,
+    /// Kernel function of the main thread's sleep, where readable and not `0`.
+    pub wait_channel: Option<String>,
+    /// The value of `GPURESID_RUN_ID` in its environment. Absence proves nothing.
+    pub marker: Option<String>,
+    /// The path of its cgroup (v2 line, else the first v1 line that says more than `/`).
+    pub cgroup: Option<String>,
+    /// Mappings that prove sharing of GPU memory between processes: `/dev/shm/cuda.shm…`, `/dev/shm/torch_…`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shared_mappings: Vec<String>,
+}
+
+impl Process {
+    /// The command line for people, or the short name in brackets where there is none.
+    pub fn command_line(&self) -> String {
+        if self.argv.is_empty() { format!("[{}]", self.comm) } else { self.argv.join(" ") }
+    }
+
+    /// Whether it has a file open that can hold memory. `None`: we may not look.
+    pub fn can_hold_memory(&self) -> Option<bool> {
+        self.files.as_ref().map(DeviceFiles::can_hold_memory)
+    }
+}
+
+/// A process whose open files we may not read, so that nobody knows whether it holds memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Uninspected {
+    /// Who.
+    pub id: ProcId,
+    /// Its real user.
+    pub uid: Option<u32>,
+    /// Its name.
+    pub comm: String,
+}

@@ -1,0 +1,347 @@
+//! What the tool says.
+
+use super::{Bytes, DeviceEvent, Gap, Limits, ProcId, Scope, SettleEnd, Uuid};
+use serde::{Deserialize, Serialize};
+
+/// The answer of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Everything came back.
+    Clean,
+    /// What could not be seen may hide residue.
+    Inconclusive,
+    /// Memory of the command did not come back.
+    Residue,
+}
+
+/// Where a holder belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lineage {
+    /// Of the checked command.
+    Own,
+    /// Somebody else's.
+    Foreign,
+    /// Could be either.
+    Unknown,
+}
+
+/// Why a holder holds memory. One per holder: the first that its evidence fits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// On its way out: killed, exiting or unpinning memory.
+    Draining,
+    /// Stopped by a signal (Ctrl-Z, SIGSTOP) or a debugger.
+    Stopped,
+    /// Its main thread is gone, other threads live.
+    HalfDead,
+    /// It inherited the device files of a process that is gone, and keeps that one's memory.
+    ForkedCopy,
+    /// It keeps an allocation handle that another process exported.
+    ExportedHandle,
+    /// Its run ended, it goes on.
+    Orphan,
+    /// Of the command, and what launched it still lives.
+    StillRunning,
+    /// Its parent is gone or PID 1, nothing more is known: a service, nohup, a container's main process.
+    Detached,
+    /// A process of others that grew meanwhile.
+    GrownNeighbour,
+    /// A process of others that was not there before.
+    NewNeighbour,
+    /// A process that NVML lists and we cannot see.
+    OutOfSight,
+    /// Another process in use: nothing is wrong with it.
+    InUse,
+}
+
+/// Memory of one holder on one device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// Which device.
+    pub uuid: Uuid,
+    /// Listed memory (or the ghost's that it keeps, if it is the only candidate); `None`: not known.
+    pub held_bytes: Option<Bytes>,
+    /// Open files on that device's node.
+    pub open_files: Option<u32>,
+}
+
+/// A living process that holds GPU memory, or may.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// PID.
+    pub pid: u32,
+    /// Start time in clock ticks since boot; `None` for a listed PID that we cannot see.
+    pub start_ticks: Option<u64>,
+    /// Its PID inside its own PID namespace, where that differs.
+    pub inner_pid: Option<u32>,
+    /// User name, or the number where it has none.
+    pub user: Option<String>,
+    /// Real user id.
+    pub uid: Option<u32>,
+    /// The command line.
+    pub command: String,
+    /// The word for its state.
+    pub state: Option<String>,
+    /// Seconds since it started.
+    pub age_seconds: Option<u64>,
+    /// Its parent.
+    pub ppid: Option<u32>,
+    /// What launched it, if that still lives: name and PID.
+    pub launcher: Option<String>,
+    /// What launched it is gone.
+    pub launcher_gone: Option<bool>,
+    /// Its cgroup's path.
+    pub cgroup: Option<String>,
+    /// Why it holds memory.
+    pub cause: Cause,
+    /// Where it belongs.
+    pub lineage: Lineage,
+    /// The facts behind cause and lineage, one sentence each.
+    pub why: Vec<String>,
+    /// Its memory.
+    pub devices: Vec<Held>,
+}
+
+impl Holder {
+    /// Known memory over all devices.
+    pub fn held(&self) -> Bytes {
+        self.devices.iter().filter_map(|d| d.held_bytes).sum()
+    }
+}
+
+/// An entry of NVML's list whose process is gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ghost {
+    /// The PID that NVML lists.
+    pub pid: u32,
+    /// On which device.
+    pub device_uuid: Uuid,
+    /// Its memory; `None`: not available.
+    pub bytes: Option<Bytes>,
+    /// Where it belongs.
+    pub lineage: Lineage,
+    /// What it was, if it was seen alive.
+    pub command: Option<String>,
+    /// The number belongs to an innocent process by now: its PID's present name.
+    pub impostor: Option<String>,
+    /// Living processes that can keep its memory. Bytes are not divided among several.
+    pub candidates: Vec<u32>,
+}
+
+/// What kind of finding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FindingKind {
+    /// Processes of the command still run.
+    StillRunning,
+    /// Memory that nobody is listed with and that cannot be charged.
+    Unattributed,
+    /// Somebody may be out of sight.
+    OutOfSight,
+    /// Memory seems to have moved to another process.
+    Moved,
+    /// The command did its work through somebody else (docker, srun, kubectl).
+    Client,
+    /// Memory is on its way back.
+    Draining,
+    /// How the command died.
+    Died,
+    /// The driver reported an error of the device.
+    Xid,
+    /// A number of NVML's list has been reused by an innocent process.
+    ReusedPid,
+    /// Anything else that a reader should know.
+    Note,
+}
+
+/// Something worth saying beside the holders.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// What kind.
+    pub kind: FindingKind,
+    /// On which device, if on one.
+    pub device_uuid: Option<Uuid>,
+    /// How many bytes it is about, if about bytes.
+    pub bytes: Option<Bytes>,
+    /// One or two sentences.
+    pub text: String,
+}
+
+/// One step that the user can take.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Advice {
+    /// To paste; `None` where there is nothing to run.
+    pub command: Option<String>,
+    /// What it does and why it helps.
+    pub why: String,
+    /// Whom it disturbs: `nobody`, `the server (PID 4711)`.
+    pub disturbs: String,
+}
+
+/// One device of a check.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DeviceReport {
+    /// NVML's index.
+    pub index: u32,
+    /// UUID.
+    pub uuid: Uuid,
+    /// Product name.
+    pub name: Option<String>,
+    /// The verdict on this device.
+    pub verdict: Verdict,
+    /// All memory.
+    pub total_bytes: Option<Bytes>,
+    /// The driver's own.
+    pub reserved_bytes: Option<Bytes>,
+    /// Used before.
+    pub used_before_bytes: Option<Bytes>,
+    /// Used after.
+    pub used_after_bytes: Option<Bytes>,
+    /// Free after.
+    pub free_bytes: Option<Bytes>,
+    /// Largest used memory seen.
+    pub peak_bytes: Option<Bytes>,
+    /// Largest memory of the command seen.
+    pub command_peak_bytes: Option<Bytes>,
+    /// What is charged to the command for certain.
+    pub charged_residue_bytes: Bytes,
+    /// What it could be at most; `None`: unknown.
+    pub charged_residue_max_bytes: Option<Bytes>,
+    /// `charged_residue_bytes` ÷ `command_peak_bytes`, 0–1; `None` without a peak.
+    pub residue_rate: Option<f64>,
+    /// Used − Σ listed after, signed; `None`: unknown.
+    pub unaccounted_bytes: Option<i64>,
+    /// What keeps the interval open or decided the verdict, one sentence each.
+    pub because: Vec<String>,
+}
+
+/// The command in a report.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CommandReport {
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Its exit code, if it exited.
+    pub exit_code: Option<i32>,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// `--timeout` ended it.
+    pub timed_out: bool,
+    /// How long it ran.
+    pub seconds: Option<f64>,
+}
+
+/// The result of `check` and `diff`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`super::schema::REPORT`].
+    pub schema: String,
+    /// Version of gpuresid.
+    pub tool_version: String,
+    /// When the after-look was taken, RFC 3339.
+    pub taken_at: String,
+    /// The run's marker.
+    pub run_id: String,
+    /// The boot.
+    pub boot_id: super::BootId,
+    /// Host name.
+    pub host: Option<String>,
+    /// Real user id of who ran the tool.
+    pub uid: u32,
+    /// The devices are simulated (`gpuresid demo`).
+    pub simulated: bool,
+    /// Driver version.
+    pub driver_version: Option<String>,
+    /// The run's verdict: the worst of its devices.
+    pub verdict: Verdict,
+    /// The exit code of gpuresid (128+n where it dies of the command's signal).
+    pub exit_code: i32,
+    /// The command; `None` in a `diff`.
+    pub command: Option<CommandReport>,
+    /// Whom was charged.
+    pub scope: Scope,
+    /// The limits.
+    pub limits: Limits,
+    /// Seconds from the end of the command to the verdict.
+    pub settled_seconds: Option<f64>,
+    /// Why settling ended.
+    pub settle_end: Option<SettleEnd>,
+    /// Descendants alive at the end, with or without GPU memory.
+    pub survivors: Vec<ProcId>,
+    /// The devices.
+    pub devices: Vec<DeviceReport>,
+    /// Who holds memory.
+    pub holders: Vec<Holder>,
+    /// Entries without a process.
+    pub ghosts: Vec<Ghost>,
+    /// What else was found.
+    pub findings: Vec<Finding>,
+    /// What to do, what disturbs nobody first.
+    pub advice: Vec<Advice>,
+    /// What could not be seen.
+    pub gaps: Vec<Gap>,
+    /// Events of the driver.
+    pub events: Vec<DeviceEvent>,
+}
+
+/// One device of `status`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceStatus {
+    /// NVML's index.
+    pub index: u32,
+    /// UUID.
+    pub uuid: Uuid,
+    /// Product name.
+    pub name: Option<String>,
+    /// PCI bus id.
+    pub pci: Option<String>,
+    /// All memory.
+    pub total_bytes: Option<Bytes>,
+    /// The driver's own.
+    pub reserved_bytes: Option<Bytes>,
+    /// In use.
+    pub used_bytes: Option<Bytes>,
+    /// To be had.
+    pub free_bytes: Option<Bytes>,
+    /// Σ of the process list.
+    pub listed_bytes: Option<Bytes>,
+    /// Used − Σ listed, signed.
+    pub unaccounted_bytes: Option<i64>,
+    /// Of the unaccounted, what the listed contexts cost beside their own memory.
+    pub context_cost_bytes: Bytes,
+}
+
+/// The result of `status`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// [`super::schema::STATUS`].
+    pub schema: String,
+    /// Version of gpuresid.
+    pub tool_version: String,
+    /// When, RFC 3339.
+    pub taken_at: String,
+    /// The boot.
+    pub boot_id: super::BootId,
+    /// Host name.
+    pub host: Option<String>,
+    /// The devices are simulated.
+    pub simulated: bool,
+    /// Driver version.
+    pub driver_version: Option<String>,
+    /// The newest CUDA that the driver serves.
+    pub cuda_version: Option<String>,
+    /// The devices.
+    pub devices: Vec<DeviceStatus>,
+    /// Who holds memory, or may.
+    pub holders: Vec<Holder>,
+    /// Entries without a process.
+    pub ghosts: Vec<Ghost>,
+    /// What else was found.
+    pub findings: Vec<Finding>,
+    /// What to do.
+    pub advice: Vec<Advice>,
+    /// What could not be seen.
+    pub gaps: Vec<Gap>,
+}

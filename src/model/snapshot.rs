@@ -1,0 +1,105 @@
+//! One full look: the devices, everybody who could hold their memory, and what could not be seen.
+
+use super::{BootId, Device, DeviceFiles, Gap, ProcId, Process, Uninspected, Uuid};
+use serde::{Deserialize, Serialize};
+
+/// Where the device readings come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DriverSource {
+    /// NVIDIA's management library.
+    Nvml,
+    /// The simulated GPU of `gpuresid demo`.
+    Simulated,
+}
+
+/// The driver that answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverInfo {
+    /// Where the readings come from.
+    pub source: DriverSource,
+    /// Driver version such as `580.159.04`.
+    pub driver_version: Option<String>,
+    /// Version of the NVML library.
+    pub nvml_version: Option<String>,
+    /// The newest CUDA that the driver serves, such as `13.0`.
+    pub cuda_version: Option<String>,
+    /// The library file that was loaded.
+    pub library: Option<String>,
+}
+
+/// From where we looked: it decides what could be seen at all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Observer {
+    /// The looking process.
+    pub id: ProcId,
+    /// Effective user id of the looking process.
+    pub uid: u32,
+    /// Inode of the PID namespace of the `/proc` that was read.
+    pub pid_namespace: Option<u64>,
+    /// Whether that is the machine's initial PID namespace. `None`: could not tell.
+    pub initial_pid_namespace: Option<bool>,
+    /// `/proc` is mounted with hidepid, so that other users' processes do not show.
+    pub hidepid: bool,
+    /// `/proc` was given by `--procfs`: PIDs are another view than ours.
+    pub foreign_procfs: bool,
+    /// Processes of the tool itself (NVML helper, nursery): never holders.
+    pub tool_processes: Vec<ProcId>,
+    /// What a plain NVML client keeps open on this driver: the files of our own helper. `None` where it was not read.
+    pub nvml_client_files: Option<DeviceFiles>,
+}
+
+impl Observer {
+    /// Somebody may be out of our sight altogether: a PID namespace that is not the initial one, hidepid, or a foreign
+    /// `/proc`.
+    pub fn out_of_sight(&self) -> bool {
+        self.initial_pid_namespace != Some(true) || self.hidepid || self.foreign_procfs
+    }
+}
+
+/// One full look.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// [`super::schema::SNAPSHOT`].
+    pub schema: String,
+    /// Version of gpuresid that took it.
+    pub tool_version: String,
+    /// When, RFC 3339.
+    pub taken_at: String,
+    /// Milliseconds since the observation began (0 for a snapshot of its own).
+    pub at_ms: u64,
+    /// The boot during which it was taken.
+    pub boot_id: BootId,
+    /// Host name.
+    pub host: Option<String>,
+    /// Who answered for the devices; `None` if nobody did.
+    pub driver: Option<DriverInfo>,
+    /// From where we looked.
+    pub observer: Observer,
+    /// The selected devices.
+    pub devices: Vec<Device>,
+    /// Processes with NVIDIA files open, listed ones, and (in a check) the command's tree. `None`: `/proc` was not
+    /// scanned for this snapshot because nothing was left to explain.
+    pub processes: Option<Vec<Process>>,
+    /// Processes whose files we may not read.
+    pub uninspected: Vec<Uninspected>,
+    /// What could not be seen.
+    pub gaps: Vec<Gap>,
+}
+
+impl Snapshot {
+    /// The device with this UUID.
+    pub fn device(&self, uuid: &Uuid) -> Option<&Device> {
+        self.devices.iter().find(|d| d.identity.uuid == *uuid)
+    }
+
+    /// The processes that were scanned (empty where none were).
+    pub fn scanned(&self) -> &[Process] {
+        self.processes.as_deref().unwrap_or_default()
+    }
+
+    /// The living process with this PID, if the scan has it.
+    pub fn process(&self, pid: u32) -> Option<&Process> {
+        self.scanned().iter().find(|p| p.id.pid == pid)
+    }
+}

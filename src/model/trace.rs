@@ -1,0 +1,132 @@
+//! What was seen between two snapshots, folded as it came in, so that a run of weeks needs no more room than one of
+//! seconds.
+
+use super::{Ancestor, Bytes, Gap, Launch, ProcId, Snapshot, Uuid};
+use serde::{Deserialize, Serialize};
+
+/// A process that NVML listed during the run, or a descendant of the command: remembered, because a ghost's PID can
+/// be resolved only by who it was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    /// Who.
+    pub id: ProcId,
+    /// Its name.
+    pub comm: String,
+    /// Its command line.
+    pub argv: Vec<String>,
+    /// Its real user.
+    pub uid: Option<u32>,
+    /// Its parent chain when it was first seen.
+    pub ancestors: Vec<Ancestor>,
+    /// Its marker, where readable.
+    pub marker: Option<String>,
+    /// NVML listed it.
+    pub listed: bool,
+    /// First seen, milliseconds since the observation began.
+    pub first_ms: u64,
+    /// Last seen alive.
+    pub last_ms: u64,
+}
+
+/// Listed foreign memory that grew in the look in which own memory went: the mark of memory that changed hands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Move {
+    /// When.
+    pub at_ms: u64,
+    /// Charged processes that were listed in the look before and are not any more, with the bytes they had.
+    pub lost: Vec<(ProcId, Bytes)>,
+    /// Entries of others that grew, with the growth.
+    pub gained: Vec<(ProcId, Bytes)>,
+}
+
+/// One point of a device's curve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Point {
+    /// Milliseconds since the observation began.
+    pub at_ms: u64,
+    /// Used memory.
+    pub used: Bytes,
+    /// Listed memory of charged processes.
+    pub charged: Bytes,
+}
+
+/// What happened on one device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceTrace {
+    /// Which.
+    pub uuid: Uuid,
+    /// Readings that succeeded.
+    pub looks: u64,
+    /// Readings that failed.
+    pub failed_looks: u64,
+    /// Largest used memory.
+    pub peak_used: Option<Bytes>,
+    /// Largest sum of listed memory of charged processes and ghosts over one look.
+    pub peak_charged_listed: Bytes,
+    /// As above, plus the unaccounted growth beyond the context cost in that look.
+    pub peak_charged_with_unaccounted: Bytes,
+    /// Sum of the rises of unaccounted memory from look to look since the before-look.
+    pub unaccounted_rises: Bytes,
+    /// Smallest growth of unaccounted memory beyond the context cost over the settling looks, signed; `None` if no
+    /// settling look could be read.
+    pub settled_unaccounted_growth: Option<i128>,
+    /// Largest listed memory of each process.
+    pub process_peaks: Vec<(ProcId, Bytes)>,
+    /// Memory that seemed to change hands.
+    pub moves: Vec<Move>,
+    /// The curve, thinned.
+    pub points: Vec<Point>,
+}
+
+/// An event of the driver.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceEvent {
+    /// When, milliseconds since the observation began.
+    pub at_ms: u64,
+    /// Which device; `None` if the driver did not say.
+    pub uuid: Option<Uuid>,
+    /// Xid number.
+    pub xid: u64,
+}
+
+/// Everything between the two snapshots.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trace {
+    /// Everybody that was remembered.
+    pub seen: Vec<Seen>,
+    /// One for each device.
+    pub devices: Vec<DeviceTrace>,
+    /// Xid events.
+    pub events: Vec<DeviceEvent>,
+    /// What could not be seen on the way.
+    pub gaps: Vec<Gap>,
+}
+
+impl Trace {
+    /// The trace of this device.
+    pub fn device(&self, uuid: &Uuid) -> Option<&DeviceTrace> {
+        self.devices.iter().find(|d| d.uuid == *uuid)
+    }
+
+    /// The remembered process.
+    pub fn seen(&self, id: ProcId) -> Option<&Seen> {
+        self.seen.iter().find(|s| s.id == id)
+    }
+}
+
+/// All that a verdict is made of.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Observation {
+    /// [`super::schema::OBSERVATION`].
+    pub schema: String,
+    /// Before the command.
+    pub before: Snapshot,
+    /// Meanwhile.
+    pub trace: Trace,
+    /// After it, and after settling.
+    pub after: Snapshot,
+    /// The run.
+    pub launch: Launch,
+    /// The limits that were asked for.
+    pub limits: super::Limits,
+}

@@ -1,0 +1,1 @@
+//! Output: each format takes a report and a writer.

@@ -1,0 +1,1 @@
+//! The world of a run: the child, its signals, the sampler, settling.
