@@ -1,1 +1,13 @@
-//! Output: each format takes a report and a writer.
+//! Output: each format takes a report and a writer. Nothing here reads NVML or `/proc`, and nothing here judges.
+
+pub mod json;
+pub mod load;
+pub mod pending;
+mod secrets;
+pub mod style;
+pub mod table;
+pub mod targets;
+pub mod text;
+
+pub use style::Style;
+pub use targets::{Format, ReportTarget, Targets};
