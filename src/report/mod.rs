@@ -8,6 +8,7 @@ pub mod style;
 pub mod table;
 pub mod targets;
 pub mod text;
+pub mod words;
 
 pub use style::Style;
 pub use targets::{Format, ReportTarget, Targets};
