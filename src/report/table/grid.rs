@@ -109,7 +109,12 @@ mod tests {
              4711  python train.py --epochs 3  sleeping\n\
              \x20 12  evil\\x1b[2J\\nname\n"
         );
-        assert_eq!(shown(Some(34)), "x");
+        assert_eq!(
+            shown(Some(34)),
+            " PID  COMMAND             STATE\n\
+             4711  python train.py -…  sleeping\n\
+             \x20 12  evil\\x1b[2J\\nname\n"
+        );
         assert!(shown(Some(5)).contains("4711  python tr…  sleeping"));
     }
 }
