@@ -15,3 +15,4 @@ pub mod model;
 pub mod observe;
 pub mod report;
 pub mod run;
+pub mod text;
