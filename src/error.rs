@@ -37,9 +37,9 @@ pub fn hint(error: &anyhow::Error) -> Option<String> {
 
 /// The error as `main` prints it: `error: …`, and after a blank line `hint: …`.
 pub fn display(error: &anyhow::Error) -> String {
-    let message = crate::report::text::clean_lines(&format!("{error:#}"));
+    let message = crate::text::clean_lines(&format!("{error:#}"));
     match hint(error) {
-        Some(hint) => format!("error: {message}\n\nhint: {}\n", crate::report::text::clean_lines(&hint)),
+        Some(hint) => format!("error: {message}\n\nhint: {}\n", crate::text::clean_lines(&hint)),
         None => format!("error: {message}\n"),
     }
 }

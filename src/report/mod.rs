@@ -3,11 +3,9 @@
 pub mod json;
 pub mod load;
 pub mod pending;
-mod secrets;
 pub mod style;
 pub mod table;
 pub mod targets;
-pub mod text;
 pub mod words;
 
 pub use style::Style;

@@ -106,7 +106,7 @@ pub fn interval(low: Bytes, high: Option<Bytes>) -> String {
 /// `GPU 0`; a MIG instance has no number of its own and goes by the start of its UUID.
 pub fn device(index: u32, uuid: &Uuid) -> String {
     if uuid.0.starts_with("MIG-") {
-        super::text::clean(&uuid.0.chars().take(12).collect::<String>())
+        crate::text::clean(&uuid.0.chars().take(12).collect::<String>())
     } else {
         format!("GPU {index}")
     }

@@ -6,7 +6,8 @@ use super::{
 };
 use crate::{
     model::{Bytes, Cause, CommandReport, DeviceReport, FindingKind, Holder, Lineage, Report, Verdict},
-    report::{Style, text, words},
+    report::{Style, words},
+    text,
 };
 use anstyle::AnsiColor;
 use std::io::{self, Write};
@@ -21,7 +22,7 @@ pub fn check(report: &Report, style: &Style, out: &mut dyn Write) -> io::Result<
     headline(&mut page, report)?;
     if report.verdict == Verdict::Clean {
         // Nothing is wrong, so only what a reader would want to know anyway follows.
-        for finding in report.findings.iter().filter(|f| f.kind != FindingKind::Died) {
+        for finding in &report.findings {
             page.paragraph("  note: ", &finding.text)?;
         }
         for gap in &report.gaps {
@@ -50,15 +51,17 @@ fn headline(page: &mut Page<'_>, report: &Report) -> io::Result<()> {
         Verdict::Inconclusive => inconclusive_sentence(report),
         Verdict::Residue => residue_sentence(report),
     };
-    let ended = report.command.as_ref().and_then(|c| bad_end(c, report.verdict)).unwrap_or_default();
+    // A finding says more about a command that was killed; below another verdict the command has its own line.
+    let said = report.verdict != Verdict::Clean || report.findings.iter().any(|f| f.kind == FindingKind::Died);
+    let ended = report.command.as_ref().filter(|_| !said).and_then(bad_end).unwrap_or_default();
     let word = page.style.strong(color, word);
     page.line(&format!("{label}: {word}: {}{ended}", text::clean(&sentence)))
 }
 
-/// How the command ended, where it did not end well. Below a verdict that is not clean the command has its own line.
-fn bad_end(command: &CommandReport, verdict: Verdict) -> Option<String> {
+/// How the command ended, where it did not end well.
+fn bad_end(command: &CommandReport) -> Option<String> {
     let ended = end_of(command)?;
-    (verdict == Verdict::Clean && command.exit_code != Some(0)).then(|| format!("; the command {ended}"))
+    (command.exit_code != Some(0)).then(|| format!("; the command {ended}"))
 }
 
 fn end_of(command: &CommandReport) -> Option<String> {
@@ -150,7 +153,7 @@ fn command(page: &mut Page<'_>, report: &Report) -> io::Result<()> {
         let end = report.settle_end.map(|end| format!(": {}", words::settle_end(end))).unwrap_or_default();
         facts.push(format!("waited {seconds:.1} s{end}"));
     }
-    let line = format!("{} ({})", text::shorten(&text::display_command(&command.argv), 200), facts.join(", "));
+    let line = format!("{} ({})", text::shorten(&text::clean(&command.argv.join(" ")), 200), facts.join(", "));
     page.paragraph("  command: ", &line)
 }
 

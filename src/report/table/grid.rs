@@ -1,7 +1,7 @@
 //! Columns without borders, one line a row. One column gives way when the terminal is narrow, so that numbers and
 //! PIDs, which people copy, always stay whole.
 
-use crate::report::{Style, text};
+use crate::{report::Style, text};
 use comfy_table::{CellAlignment, Table, presets};
 use std::io::{self, Write};
 

@@ -3,7 +3,8 @@
 use super::grid::{Column, Grid};
 use crate::{
     model::{Advice, Finding, Gap, Ghost, Held, Holder, Uuid},
-    report::{Style, text, words},
+    report::{Style, words},
+    text,
 };
 use std::io::{self, Write};
 
@@ -96,7 +97,9 @@ impl Page<'_> {
             let inner = holder.inner_pid.map(|pid| format!(", PID {pid} inside its container")).unwrap_or_default();
             let name = self.style.bold(&format!("PID {}", holder.pid));
             writeln!(self.out, "\n{name}{inner}: {}", words::cause(holder.cause))?;
-            self.paragraph("  ", &format!("{}.", capital(words::meaning(holder.cause))))?;
+            if holder.why.is_empty() {
+                self.paragraph("  - ", words::meaning(holder.cause))?;
+            }
             if !holder.command.is_empty() {
                 self.paragraph("  command: ", &holder.command)?;
             }
@@ -186,12 +189,6 @@ impl Page<'_> {
         }
         Ok(())
     }
-}
-
-/// The text with a capital at its start.
-fn capital(text: &str) -> String {
-    let mut chars = text.chars();
-    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }
 
 /// Whether there is anything known of its memory.

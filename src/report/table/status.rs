@@ -6,7 +6,8 @@ use super::{
 };
 use crate::{
     model::{Bytes, Cause, DeviceStatus, Holder, StatusReport},
-    report::{Style, text, words},
+    report::{Style, words},
+    text,
 };
 use anstyle::AnsiColor;
 use std::io::{self, Write};
