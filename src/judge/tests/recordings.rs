@@ -335,9 +335,10 @@ fn contexts_of_others_explain_their_own_cost() {
         2 * 1634 * MIB,
         Verdict::Residue,
     );
+    // 1,642.875 MiB used with one context left: 8.875 MiB beside the list, 26,215 bytes more than the model's cost.
     case("three_contexts", &["before", "three", "2 left", "1 left"], "c", &["c"]).expect(
-        1634 * MIB,
-        1634 * MIB,
+        1634 * MIB + 26_215,
+        1634 * MIB + 26_215,
         Verdict::Residue,
     );
 }
