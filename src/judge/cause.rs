@@ -97,7 +97,7 @@ fn exported_handle(scene: &Scene<'_>, process: &Process) -> Option<String> {
 
 fn in_a_run(run: &Run<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<String>) {
     let process = evidence.process;
-    if evidence.lineage != Lineage::Foreign {
+    if evidence.lineage == Lineage::Own {
         return match launcher(run, process) {
             Launcher::Alive(a) => {
                 (Cause::StillRunning, vec![format!("what started it still runs: {} ({})", a.comm, a.id.pid)])
@@ -107,6 +107,9 @@ fn in_a_run(run: &Run<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<String>) {
             Launcher::Gone(None) => (Cause::Orphan, vec!["what started it has ended".into()]),
             Launcher::Unknown => (Cause::Detached, vec!["who started it is not known from here".into()]),
         };
+    }
+    if evidence.lineage == Lineage::Unknown {
+        return after_the_fact(process);
     }
     match evidence.stood_before {
         Some(true) if evidence.growth > NOTICEABLE => (
