@@ -20,7 +20,7 @@ pub fn error(error: &clap::Error) -> anyhow::Error {
             let line = line.trim();
             if let Some(tip) = line.strip_prefix("tip: ") {
                 hints.push(tip.into());
-            } else if let Some(usage) = line.strip_prefix("Usage: ") {
+            } else if let Some(usage) = line.strip_prefix("Usage: ").filter(|_| hints.is_empty()) {
                 hints.push(format!("usage: {usage}"));
             }
         }
@@ -45,14 +45,12 @@ mod tests {
             message(&["--jason"]),
             "error: unexpected argument '--jason' found\n\n\
              hint: a similar argument exists: '--json'\n\
-             usage: gpuresid --json [COMMAND]\n\
              more: gpuresid --help, gpuresid COMMAND --help\n"
         );
         assert_eq!(
             message(&["train.py"]),
             "error: unrecognized subcommand 'train.py'\n\n\
              hint: to run a program and check it: gpuresid check -- train.py\n\
-             usage: gpuresid [OPTIONS] [COMMAND]\n\
              more: gpuresid --help, gpuresid COMMAND --help\n"
         );
         assert_eq!(
