@@ -5,10 +5,15 @@ use gpuresid::{
     cli::{Cli, usage},
     commands, error,
     exit::{self, Ending},
+    observe,
 };
 use std::io::{self, Write};
 
 fn main() {
+    // The driver's helper is this same binary; its start is part of every command's time.
+    if let Some(code) = observe::driver::inner_command(std::env::args_os()) {
+        std::process::exit(code);
+    }
     let ended = match Cli::try_parse() {
         Ok(cli) => commands::run(cli),
         // Help and version were asked for. That nobody reads them is no error.
