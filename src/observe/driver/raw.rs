@@ -200,8 +200,10 @@ pub(super) fn close_inherited_files() {
     let inherited: Vec<RawFd> =
         open.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).filter(|fd| *fd > 2).collect();
     for fd in inherited {
-        // SAFETY: nothing in this process owns a descriptor yet (the listing's own is closed by now, and closing a
-        // number that is not open only gives an error).
-        unsafe { rustix::io::close(fd) };
+        // The listing had a descriptor too, which is closed by now.
+        if std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok() {
+            // SAFETY: it is open, and nothing in this process owns it: nothing was opened here yet.
+            unsafe { rustix::io::close(fd) };
+        }
     }
 }
