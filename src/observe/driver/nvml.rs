@@ -37,6 +37,8 @@ struct Slot {
     identity: DeviceIdentity,
     /// Why there is no handle, or the handle.
     device: Result<Device<'static>, Gap>,
+    /// Why its UUID is unknown.
+    nameless: Option<Gap>,
     memory_api: MemoryApi,
     buffer: Records,
 }
@@ -82,7 +84,8 @@ impl Nvml {
             library: file,
         };
         let devices = slots.iter().map(|s| s.identity.clone()).collect();
-        let mut gaps: Vec<Gap> = slots.iter().filter_map(|s| s.device.as_ref().err().cloned()).collect();
+        let mut gaps: Vec<Gap> =
+            slots.iter().filter_map(|s| s.device.as_ref().err().or(s.nameless.as_ref())).cloned().collect();
         let events = events.then(|| {
             let whole = slots.iter().filter(|s| s.identity.mig.is_none());
             let devices = whole.filter_map(|s| Some((s.device.as_ref().ok()?, &s.identity))).collect();
@@ -144,14 +147,16 @@ fn open_gpu(library: &'static Library, symbols: &Symbols, index: u32) -> Vec<Slo
         minor: device.minor_number().ok(),
         ..unnamed(index)
     };
-    if let Ok(uuid) = device.uuid() {
-        identity.uuid = Uuid(uuid);
+    let mut nameless = None;
+    match device.uuid() {
+        Ok(uuid) => identity.uuid = Uuid(uuid),
+        Err(e) => nameless = Some(Gap::new(identity.label(), format!("reading its UUID: {}", Code::from(&e)))),
     }
     about_to(Call::Mig, Some(index));
     identity.mig_parent = device.mig_mode().is_ok_and(|mode| mode.current == 1);
     let parts = if identity.mig_parent { instances(&device, symbols, &identity) } else { Vec::new() };
     done();
-    let mut all = vec![Slot::new(identity, Ok(device))];
+    let mut all = vec![Slot { nameless, ..Slot::new(identity, Ok(device)) }];
     all.extend(parts);
     all
 }
@@ -190,7 +195,7 @@ fn instances(device: &Device<'static>, symbols: &Symbols, parent: &DeviceIdentit
 
 impl Slot {
     fn new(identity: DeviceIdentity, device: Result<Device<'static>, Gap>) -> Self {
-        Self { identity, device, memory_api: MemoryApi::V2, buffer: Records::default() }
+        Self { identity, device, nameless: None, memory_api: MemoryApi::V2, buffer: Records::default() }
     }
 
     /// Memory, lists, memory; if the two memories differ, again, at most five times.
