@@ -8,9 +8,11 @@
 
 pub mod cli;
 pub mod commands;
+pub mod error;
 pub mod exit;
 pub mod judge;
 pub mod model;
 pub mod observe;
 pub mod report;
 pub mod run;
+pub mod text;

@@ -1,55 +1,364 @@
-//! Folds the looks of a run into a [`Trace`].
+//! Folds the looks of a run into a [`Trace`] as they come in, so that a run of weeks needs no more room than one of
+//! seconds, and tells settling what is charged right now.
 
-use crate::model::{Bytes, DeviceEvent, Gap, Look, ProcId, Process, Scope, Snapshot, Trace};
+use super::{accounting::excess, lineage::descends};
+use crate::model::{
+    Bytes, DeviceEvent, DeviceLook, DeviceTrace, Entry, EntryOrigin, Gap, Look, Move, Point, ProcId, Process, Scope,
+    Seen, Snapshot, Trace, Uuid,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Points of a curve before it is thinned to half.
+const MAX_POINTS: usize = 1024;
+/// Moves that are kept for one device; more than this says nothing new.
+const MAX_MOVES: usize = 256;
+/// Processes that are remembered without ever having been listed.
+const MAX_UNLISTED: usize = 4096;
+/// Gaps and events that are kept; a driver that fails every look would fill the report.
+const MAX_NOTES: usize = 64;
 
 /// What is charged to the run right now, by the last look.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Charge {
-    /// Listed memory of charged processes and charged ghosts, over all devices. `None`: some device could not be read.
+    /// Listed memory of charged processes and charged ghosts, over all devices. `None`: some device could not be read,
+    /// or an entry's bytes are not available.
     pub listed: Option<Bytes>,
-    /// Of that, entries whose process is known to be gone.
+    /// Charged entries, over all devices.
     pub entries: usize,
-    /// Growth of unaccounted memory beyond the context cost over all devices, never below 0.
-    pub unaccounted_growth: Bytes,
+    /// Growth of the excess since the before-look, over all devices on which only the run is listed, never below 0.
+    /// Whether it is chargeable in the end needs a scan of `/proc` too.
+    pub excess_growth: Bytes,
+    /// Entries that are not charged and did not stand in the before-look.
+    pub new_entries: usize,
+}
+
+type Key = (u32, Option<u32>, Option<u32>);
+
+#[derive(Debug)]
+struct DeviceFold {
+    trace: DeviceTrace,
+    excess_before: Option<i128>,
+    excess_last: Option<i128>,
+    /// The context costs of a device that listed others before are theirs.
+    listed_before: bool,
+    origins: BTreeMap<Key, EntryOrigin>,
+    last: BTreeMap<Key, Option<Bytes>>,
+    stride: u64,
 }
 
 /// Folds looks as they come in.
 #[derive(Debug)]
 pub struct Fold {
-    _private: (),
+    scope: Scope,
+    root: Option<ProcId>,
+    devices: BTreeMap<Uuid, DeviceFold>,
+    seen: BTreeMap<ProcId, Seen>,
+    /// Who has a number that NVML newly lists, until the look that lists it is folded.
+    fresh: BTreeMap<u32, ProcId>,
+    unlisted: usize,
+    events: Vec<DeviceEvent>,
+    gaps: Vec<Gap>,
+    last_readable: bool,
 }
 
 impl Fold {
     /// A fold that starts at the before-look. `root` is the subreaper below which all of the run stands.
-    pub fn new(_before: &Snapshot, _scope: Scope, _root: Option<ProcId>) -> Self {
-        Self { _private: () }
+    pub fn new(before: &Snapshot, scope: Scope, root: Option<ProcId>) -> Self {
+        let devices = before
+            .devices
+            .iter()
+            .map(|d| (d.identity.uuid.clone(), DeviceFold::new(before, &d.identity.uuid, &d.look)))
+            .collect();
+        Self {
+            scope,
+            root,
+            devices,
+            seen: BTreeMap::new(),
+            fresh: BTreeMap::new(),
+            unlisted: 0,
+            events: Vec::new(),
+            gaps: Vec::new(),
+            last_readable: true,
+        }
     }
 
     /// PIDs listed in this look whose identity is not known yet: identify them and [`Self::remember`] them before
     /// [`Self::look`].
-    pub fn unknown_pids(&self, _look: &Look) -> Vec<u32> {
-        Vec::new()
+    pub fn unknown_pids(&self, look: &Look) -> Vec<u32> {
+        let pids: BTreeSet<u32> = look
+            .devices
+            .iter()
+            .filter_map(|d| Some((self.devices.get(&d.uuid)?, d.entries.as_ref()?)))
+            .flat_map(|(fold, entries)| entries.iter().filter(|e| !fold.origins.contains_key(&key(e))).map(|e| e.pid))
+            .collect();
+        pids.into_iter().collect()
     }
 
-    /// Remembers who a PID is, seen alive at `at_ms`.
-    pub fn remember(&mut self, _process: &Process, _at_ms: u64) {}
+    /// Remembers who a PID is, seen alive at `at_ms` (milliseconds since the observation began).
+    pub fn remember(&mut self, process: &Process, at_ms: u64) {
+        self.fresh.insert(process.id.pid, process.id);
+        if let Some(seen) = self.seen.get_mut(&process.id) {
+            seen.last_ms = at_ms;
+            if seen.marker.is_none() {
+                seen.marker.clone_from(&process.marker);
+            }
+            return;
+        }
+        if self.unlisted >= MAX_UNLISTED {
+            self.forget_oldest_unlisted();
+        }
+        self.unlisted += 1;
+        self.seen.insert(
+            process.id,
+            Seen {
+                id: process.id,
+                comm: process.comm.clone(),
+                argv: process.argv.clone(),
+                uid: process.uid,
+                ancestors: process.ancestors.clone(),
+                marker: process.marker.clone(),
+                listed: false,
+                first_ms: at_ms,
+                last_ms: at_ms,
+            },
+        );
+    }
+
+    fn forget_oldest_unlisted(&mut self) {
+        let mut oldest: Vec<(u64, ProcId)> =
+            self.seen.values().filter(|s| !s.listed).map(|s| (s.last_ms, s.id)).collect();
+        oldest.sort_unstable();
+        for (_, id) in oldest.into_iter().take(MAX_UNLISTED / 2) {
+            self.seen.remove(&id);
+            self.unlisted = self.unlisted.saturating_sub(1);
+        }
+    }
 
     /// Takes the next look. `settling`: the command has ended.
-    pub fn look(&mut self, _look: &Look, _settling: bool) {}
+    pub fn look(&mut self, look: &Look, settling: bool) {
+        self.last_readable = true;
+        for reading in &look.devices {
+            let Some(fold) = self.devices.get_mut(&reading.uuid) else { continue };
+            for gap in &reading.gaps {
+                note(&mut self.gaps, gap.clone());
+            }
+            let (Some(memory), Some(entries)) = (reading.memory, reading.entries.as_ref()) else {
+                fold.trace.failed_looks += 1;
+                fold.trace.peak_used = fold.trace.peak_used.max(reading.used());
+                self.last_readable = false;
+                continue;
+            };
+            let fresh = &self.fresh;
+            for entry in entries {
+                fold.origins.entry(key(entry)).or_insert_with(|| EntryOrigin {
+                    uuid: reading.uuid.clone(),
+                    pid: entry.pid,
+                    gi: entry.gi,
+                    ci: entry.ci,
+                    first_ms: look.at_ms.max(1),
+                    id: fresh.get(&entry.pid).copied(),
+                });
+                if let Some(seen) =
+                    fold.origins.get(&key(entry)).and_then(|o| o.id).and_then(|id| self.seen.get_mut(&id))
+                {
+                    seen.last_ms = look.at_ms;
+                    if !seen.listed {
+                        seen.listed = true;
+                        self.unlisted = self.unlisted.saturating_sub(1);
+                    }
+                }
+            }
+            let charged = |origin: &EntryOrigin| charged(self.scope, self.root, &self.seen, origin);
+            fold.step(look.at_ms, memory.used, entries, excess(reading), settling, &charged);
+        }
+        self.fresh.clear();
+    }
 
     /// A look that failed as a whole.
-    pub fn failed_look(&mut self, _gap: Gap) {}
+    pub fn failed_look(&mut self, gap: Gap) {
+        self.last_readable = false;
+        note(&mut self.gaps, gap);
+        for fold in self.devices.values_mut() {
+            fold.trace.failed_looks += 1;
+        }
+    }
 
     /// Events of the driver.
-    pub fn events(&mut self, _events: Vec<DeviceEvent>) {}
+    pub fn events(&mut self, events: Vec<DeviceEvent>) {
+        let room = MAX_NOTES.saturating_sub(self.events.len());
+        self.events.extend(events.into_iter().take(room));
+    }
 
     /// What is charged by the last look.
     pub fn charge(&self) -> Charge {
-        Charge::default()
+        let mut charge = Charge { listed: self.last_readable.then_some(Bytes::ZERO), ..Charge::default() };
+        for fold in self.devices.values() {
+            let mut others = fold.listed_before;
+            for (key, bytes) in &fold.last {
+                let Some(origin) = fold.origins.get(key) else { continue };
+                if charged(self.scope, self.root, &self.seen, origin) {
+                    charge.entries += 1;
+                    charge.listed = charge.listed.zip(*bytes).map(|(sum, b)| sum + b);
+                } else {
+                    others = true;
+                    charge.new_entries += usize::from(origin.first_ms > 0);
+                }
+            }
+            if !others && let (Some(before), Some(now)) = (fold.excess_before, fold.excess_last) {
+                charge.excess_growth = charge.excess_growth + Bytes::at_least_zero(now - before);
+            }
+        }
+        charge
+    }
+
+    /// The trace so far.
+    pub fn trace(&self) -> Trace {
+        Trace {
+            seen: self.seen.values().cloned().collect(),
+            devices: self.devices.values().map(|d| d.trace.clone()).collect(),
+            origins: self
+                .devices
+                .values()
+                .flat_map(|d| d.origins.iter().filter(|(k, _)| d.last.contains_key(k)).map(|(_, o)| o.clone()))
+                .collect(),
+            events: self.events.clone(),
+            gaps: self.gaps.clone(),
+        }
     }
 
     /// The trace.
     pub fn finish(self) -> Trace {
-        Trace::default()
+        self.trace()
+    }
+}
+
+/// Whether an entry is charged to the run, as far as a look can tell.
+fn charged(scope: Scope, root: Option<ProcId>, seen: &BTreeMap<ProcId, Seen>, origin: &EntryOrigin) -> bool {
+    match scope {
+        Scope::Run => origin.id.and_then(|id| seen.get(&id)).is_some_and(|s| descends(&s.ancestors, root)),
+        Scope::New | Scope::Device => origin.first_ms > 0,
+    }
+}
+
+fn key(entry: &Entry) -> Key {
+    (entry.pid, entry.gi, entry.ci)
+}
+
+fn note(gaps: &mut Vec<Gap>, gap: Gap) {
+    if gaps.len() < MAX_NOTES && !gaps.contains(&gap) {
+        gaps.push(gap);
+    }
+}
+
+impl DeviceFold {
+    fn new(before: &Snapshot, uuid: &Uuid, look: &DeviceLook) -> Self {
+        let entries = look.entries.as_deref().unwrap_or_default();
+        let origin = |e: &Entry| EntryOrigin {
+            uuid: uuid.clone(),
+            pid: e.pid,
+            gi: e.gi,
+            ci: e.ci,
+            first_ms: 0,
+            id: before.process(e.pid).filter(|p| p.can_hold_memory() != Some(false)).map(|p| p.id),
+        };
+        let excess = excess(look);
+        Self {
+            trace: DeviceTrace {
+                uuid: uuid.clone(),
+                looks: u64::from(look.memory.is_some()),
+                failed_looks: u64::from(look.memory.is_none()),
+                peak_used: look.used(),
+                peak_charged_listed: Bytes::ZERO,
+                peak_charged_with_excess: Bytes::ZERO,
+                excess_rises: Bytes::ZERO,
+                settled_excess_growth: None,
+                process_peaks: Vec::new(),
+                moves: Vec::new(),
+                points: Vec::new(),
+            },
+            excess_before: excess,
+            excess_last: excess,
+            listed_before: !entries.is_empty(),
+            origins: entries.iter().map(|e| (key(e), origin(e))).collect(),
+            last: entries.iter().map(|e| (key(e), e.bytes)).collect(),
+            stride: 1,
+        }
+    }
+
+    fn step(
+        &mut self,
+        at_ms: u64,
+        used: Bytes,
+        entries: &[Entry],
+        excess: Option<i128>,
+        settling: bool,
+        charged: &dyn Fn(&EntryOrigin) -> bool,
+    ) {
+        let now: BTreeMap<Key, Option<Bytes>> = entries.iter().map(|e| (key(e), e.bytes)).collect();
+        let is_charged = |k: &Key| self.origins.get(k).is_some_and(charged);
+        let sum = now.iter().filter(|(k, _)| is_charged(k)).filter_map(|(_, b)| *b).sum::<Bytes>();
+        let growth = self.excess_before.zip(excess).map(|(before, now)| now - before);
+        self.record_move(at_ms, &now, charged);
+        for (k, bytes) in &now {
+            if let (Some(id), Some(bytes)) = (self.origins.get(k).and_then(|o| o.id), *bytes) {
+                match self.trace.process_peaks.iter_mut().find(|(who, _)| *who == id) {
+                    Some((_, peak)) => *peak = (*peak).max(bytes),
+                    None => self.trace.process_peaks.push((id, bytes)),
+                }
+            }
+        }
+        let trace = &mut self.trace;
+        trace.looks += 1;
+        trace.peak_used = trace.peak_used.max(Some(used));
+        trace.peak_charged_listed = trace.peak_charged_listed.max(sum);
+        trace.peak_charged_with_excess =
+            trace.peak_charged_with_excess.max(sum + Bytes::at_least_zero(growth.unwrap_or(0)));
+        if let (Some(last), Some(now)) = (self.excess_last, excess) {
+            trace.excess_rises = trace.excess_rises + Bytes::at_least_zero(now - last);
+        }
+        if settling && let Some(growth) = growth.and_then(|g| i64::try_from(g).ok()) {
+            trace.settled_excess_growth = Some(trace.settled_excess_growth.map_or(growth, |g| g.min(growth)));
+        }
+        self.excess_last = excess.or(self.excess_last);
+        self.origins.retain(|k, _| now.contains_key(k));
+        self.last = now;
+        self.record_point(Point { at_ms, used, charged: sum });
+    }
+
+    /// Notes the look in which charged memory went and others' grew.
+    fn record_move(&mut self, at_ms: u64, now: &BTreeMap<Key, Option<Bytes>>, charged: &dyn Fn(&EntryOrigin) -> bool) {
+        let mut lost = Vec::new();
+        let mut gained = Vec::new();
+        for (k, origin) in &self.origins {
+            let before = self.last.get(k).copied().flatten();
+            let after = now.get(k).copied();
+            let Some(id) = origin.id else { continue };
+            match (charged(origin), before, after) {
+                (true, Some(bytes), None) => lost.push((id, bytes)),
+                (false, Some(bytes), Some(Some(grown))) if grown > bytes => {
+                    gained.push((id, grown.saturating_sub(bytes)));
+                }
+                _ => {}
+            }
+        }
+        if !lost.is_empty() && !gained.is_empty() && self.trace.moves.len() < MAX_MOVES {
+            self.trace.moves.push(Move { at_ms, lost, gained });
+        }
+    }
+
+    /// Keeps every `stride`-th point; when there are too many, every second one goes.
+    fn record_point(&mut self, point: Point) {
+        if !self.trace.looks.is_multiple_of(self.stride) {
+            return;
+        }
+        self.trace.points.push(point);
+        if self.trace.points.len() > MAX_POINTS {
+            let mut keep = false;
+            self.trace.points.retain(|_| {
+                keep = !keep;
+                keep
+            });
+            self.stride *= 2;
+        }
     }
 }

@@ -1,16 +1,193 @@
 //! The pure judgement: no IO, no clock. [`judge`] turns an [`Observation`] into a [`Report`], [`status`] one
 //! [`Snapshot`] into a [`StatusReport`]; [`fold::Fold`] keeps of the looks of a run what the judgement will need.
 
+mod accounting;
+mod advice;
+mod cause;
+mod device;
+mod entries;
+mod findings;
 pub mod fold;
+mod holders;
+mod lineage;
+mod run;
+mod scene;
+#[cfg(test)]
+mod tests;
 
-use crate::model::{Observation, Report, Snapshot, StatusReport};
+use crate::{
+    exit,
+    model::{
+        Bytes, Command, CommandReport, DeviceStatus, End, Gap, Holder, Limits, Observation, Report, Snapshot,
+        StatusReport, Verdict, schema,
+    },
+    text,
+};
+use run::Run;
+use scene::Scene;
 
 /// Says what did not come back, who holds it, why, and what to do.
-pub fn judge(_observation: &Observation) -> Report {
-    std::process::abort() // replaced by the judgement
+pub fn judge(observation: &Observation) -> Report {
+    let run = Run::new(observation);
+    let scene = Scene::of_run(&run);
+    let judged: Vec<_> = run.after.devices.iter().map(|d| device::judge(&run, &scene, d)).collect();
+    let verdict = judged.iter().map(|j| j.report.verdict).max().unwrap_or(Verdict::Inconclusive);
+    let (holders, ghosts) = holders::holders(&scene);
+    let findings = findings::of_run(&run, &scene, &judged, &holders);
+    let advice = advice::of_run(verdict, &scene, &holders, &ghosts);
+    let mut gaps = run.before.gaps.clone();
+    gaps.extend(run.trace.gaps.iter().cloned());
+    gaps.extend(run.after.gaps.iter().cloned());
+    gaps.extend(judged.iter().flat_map(|j| j.gaps.iter().cloned()));
+    gaps.extend(uninspected_gap(run.after, &holders));
+    let launch = run.launch;
+    Report {
+        schema: schema::REPORT.into(),
+        tool_version: run.after.tool_version.clone(),
+        taken_at: run.after.taken_at.clone(),
+        run_id: launch.run_id.clone(),
+        boot_id: run.after.boot_id.clone(),
+        host: run.after.host.clone(),
+        uid: run.after.observer.uid,
+        simulated: is_simulated(run.before) || is_simulated(run.after),
+        driver_version: driver_version(run.after).or_else(|| driver_version(run.before)),
+        verdict,
+        exit_code: exit_code(launch.command.as_ref(), verdict, run.limits),
+        command: launch.command.as_ref().map(command_report),
+        scope: launch.scope,
+        limits: run.limits.clone(),
+        settled_seconds: launch.settled_ms.map(seconds),
+        settle_end: launch.settle_end,
+        survivors: launch.survivors.clone(),
+        devices: judged.into_iter().map(|j| j.report).collect(),
+        holders,
+        ghosts,
+        findings,
+        advice,
+        gaps: unique(gaps),
+        events: run.trace.events.clone(),
+    }
 }
 
 /// Says who holds what now.
-pub fn status(_snapshot: &Snapshot) -> StatusReport {
-    std::process::abort() // replaced by the judgement
+pub fn status(snapshot: &Snapshot) -> StatusReport {
+    let scene = Scene::of_snapshot(snapshot);
+    let (holders, ghosts) = holders::holders(&scene);
+    let findings = findings::of_snapshot(&scene, &holders);
+    let advice = advice::of_snapshot(&scene, &holders, &ghosts);
+    let mut gaps = snapshot.gaps.clone();
+    gaps.extend(snapshot.devices.iter().flat_map(|d| d.look.gaps.iter().cloned()));
+    gaps.extend(uninspected_gap(snapshot, &holders));
+    StatusReport {
+        schema: schema::STATUS.into(),
+        tool_version: snapshot.tool_version.clone(),
+        taken_at: snapshot.taken_at.clone(),
+        boot_id: snapshot.boot_id.clone(),
+        host: snapshot.host.clone(),
+        simulated: is_simulated(snapshot),
+        driver_version: driver_version(snapshot),
+        cuda_version: snapshot.driver.as_ref().and_then(|d| d.cuda_version.clone()),
+        devices: snapshot.devices.iter().map(device_status).collect(),
+        holders,
+        ghosts,
+        findings,
+        advice,
+        gaps: unique(gaps),
+    }
+}
+
+fn device_status(device: &crate::model::Device) -> DeviceStatus {
+    let memory = device.look.memory;
+    let cost = accounting::context_cost(device.look.entries.as_ref().map_or(0, Vec::len));
+    DeviceStatus {
+        index: device.identity.index,
+        uuid: device.identity.uuid.clone(),
+        name: device.identity.name.clone(),
+        pci: device.identity.pci.clone(),
+        total_bytes: memory.map(|m| m.total),
+        reserved_bytes: memory.and_then(|m| m.reserved),
+        used_bytes: memory.map(|m| m.used),
+        free_bytes: memory.map(|m| m.free),
+        listed_bytes: device.listed(),
+        unaccounted_bytes: device.unaccounted().and_then(|u| i64::try_from(u).ok()),
+        context_cost_bytes: Bytes::at_least_zero(cost.min(device.unaccounted().unwrap_or(0))),
+    }
+}
+
+/// The exit code: a time limit, then the failing command, then residue, then inconclusive, then 0.
+fn exit_code(command: Option<&Command>, verdict: Verdict, limits: &Limits) -> i32 {
+    if let Some(command) = command {
+        if command.timed_out {
+            return exit::TIMED_OUT;
+        }
+        match command.end {
+            Some(End::Exited(code)) if code != 0 => return code,
+            Some(End::Signaled { signal, .. }) => return exit::SIGNAL_BASE + signal,
+            _ => {}
+        }
+    }
+    match verdict {
+        _ if limits.warn_only => exit::CLEAN,
+        Verdict::Residue => exit::RESIDUE,
+        Verdict::Inconclusive if limits.inconclusive_fails => exit::INCONCLUSIVE,
+        Verdict::Inconclusive | Verdict::Clean => exit::CLEAN,
+    }
+}
+
+fn command_report(command: &Command) -> CommandReport {
+    CommandReport {
+        argv: text::display_argv(&command.argv),
+        exit_code: command.end.and_then(|e| match e {
+            End::Exited(code) => Some(code),
+            End::Signaled { .. } => None,
+        }),
+        signal: command.end.and_then(|e| match e {
+            End::Signaled { signal, .. } => Some(signal),
+            End::Exited(_) => None,
+        }),
+        timed_out: command.timed_out,
+        seconds: command.ended_ms.map(|end| seconds(end.saturating_sub(command.started_ms))),
+    }
+}
+
+fn seconds(ms: u64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "milliseconds of a run; 53 bits are 285,000 years")]
+    let ms = ms as f64;
+    ms / 1000.0
+}
+
+fn is_simulated(snapshot: &Snapshot) -> bool {
+    snapshot.driver.as_ref().is_some_and(|d| d.source == crate::model::DriverSource::Simulated)
+}
+
+fn driver_version(snapshot: &Snapshot) -> Option<String> {
+    snapshot.driver.as_ref().and_then(|d| d.driver_version.clone())
+}
+
+/// Processes whose files could not be read are one gap, not one for each.
+fn uninspected_gap(snapshot: &Snapshot, holders: &[Holder]) -> Option<Gap> {
+    let n = snapshot.uninspected.len();
+    if n == 0 {
+        return None;
+    }
+    let listed: Vec<_> = holders
+        .iter()
+        .filter(|h| snapshot.uninspected.iter().any(|u| u.id.pid == h.pid))
+        .map(|h| format!("{} ({})", h.pid, h.user.clone().unwrap_or_else(|| "unknown user".into())))
+        .collect();
+    let named = if listed.is_empty() { String::new() } else { format!(", among them PID {}", listed.join(", ")) };
+    Some(Gap::new(
+        "/proc",
+        format!("cannot inspect the open files of {n} process(es) of other users{named}; `sudo gpuresid` can"),
+    ))
+}
+
+fn unique(gaps: Vec<Gap>) -> Vec<Gap> {
+    let mut seen = Vec::with_capacity(gaps.len());
+    for gap in gaps {
+        if !seen.contains(&gap) {
+            seen.push(gap);
+        }
+    }
+    seen
 }

@@ -24,7 +24,7 @@ pub use report::{
     Report, StatusReport, Verdict,
 };
 pub use snapshot::{DriverInfo, DriverSource, Observer, Snapshot};
-pub use trace::{DeviceEvent, DeviceTrace, Move, Observation, Point, Seen, Trace};
+pub use trace::{DeviceEvent, DeviceTrace, EntryOrigin, Move, Observation, Point, Seen, Trace};
 
 /// Schema names that the tool writes and reads. The number after the slash grows when a reader of the old form would
 /// misread the new one.

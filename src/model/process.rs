@@ -132,6 +132,9 @@ pub struct Process {
     pub wait_channel: Option<String>,
     /// The value of `GPURESID_RUN_ID` in its environment. Absence proves nothing.
     pub marker: Option<String>,
+    /// Whether the gpuresid that the marker names (its last run id) still lives. `None` without a readable marker.
+    #[serde(default)]
+    pub marker_alive: Option<bool>,
     /// The path of its cgroup (v2 line, else the first v1 line that says more than `/`).
     pub cgroup: Option<String>,
     /// Mappings that prove sharing of GPU memory between processes: `/dev/shm/cuda.shm…`, `/dev/shm/torch_…`.

@@ -28,6 +28,24 @@ pub struct Seen {
     pub last_ms: u64,
 }
 
+/// Where an entry of the last look came from. An entry that was there without interruption belongs to whoever had its
+/// number when it was first seen, whoever has that number now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntryOrigin {
+    /// On which device.
+    pub uuid: Uuid,
+    /// The listed PID.
+    pub pid: u32,
+    /// GPU instance, on a MIG device.
+    pub gi: Option<u32>,
+    /// Compute instance, on a MIG device.
+    pub ci: Option<u32>,
+    /// When the entry was first seen, milliseconds since the observation began; 0: it stood in the before-look.
+    pub first_ms: u64,
+    /// Who had the number then; `None`: nobody that we could see.
+    pub id: Option<ProcId>,
+}
+
 /// Listed foreign memory that grew in the look in which own memory went: the mark of memory that changed hands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Move {
@@ -63,13 +81,14 @@ pub struct DeviceTrace {
     pub peak_used: Option<Bytes>,
     /// Largest sum of listed memory of charged processes and ghosts over one look.
     pub peak_charged_listed: Bytes,
-    /// As above, plus the unaccounted growth beyond the context cost in that look.
-    pub peak_charged_with_unaccounted: Bytes,
-    /// Sum of the rises of unaccounted memory from look to look since the before-look.
-    pub unaccounted_rises: Bytes,
-    /// Smallest growth of unaccounted memory beyond the context cost over the settling looks, signed; `None` if no
+    /// As above, plus the growth of the excess in that look.
+    pub peak_charged_with_excess: Bytes,
+    /// Sum of the rises of the excess (unaccounted memory beyond the context cost) from look to look since the
+    /// before-look.
+    pub excess_rises: Bytes,
+    /// Smallest growth of the excess since the before-look over the settling looks, in bytes, signed; `None` if no
     /// settling look could be read.
-    pub settled_unaccounted_growth: Option<i128>,
+    pub settled_excess_growth: Option<i64>,
     /// Largest listed memory of each process.
     pub process_peaks: Vec<(ProcId, Bytes)>,
     /// Memory that seemed to change hands.
@@ -96,6 +115,8 @@ pub struct Trace {
     pub seen: Vec<Seen>,
     /// One for each device.
     pub devices: Vec<DeviceTrace>,
+    /// The entries of the last look and where they came from.
+    pub origins: Vec<EntryOrigin>,
     /// Xid events.
     pub events: Vec<DeviceEvent>,
     /// What could not be seen on the way.

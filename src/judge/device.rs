@@ -1,0 +1,298 @@
+//! The verdict on one device: collects the parts of the interval, compares with the limits, says what decided.
+
+use super::{
+    accounting::{Interval, Parts, context_cost, excess},
+    entries::Keeper,
+    run::Run,
+    scene::Scene,
+};
+use crate::model::{Bytes, Device, DeviceReport, Gap, Lineage, Scope, Verdict};
+
+/// One device, judged.
+pub(crate) struct Judged {
+    pub(crate) report: DeviceReport,
+    pub(crate) parts: Parts,
+    pub(crate) gaps: Vec<Gap>,
+}
+
+pub(crate) fn judge(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> Judged {
+    let uuid = &device.identity.uuid;
+    let before = run.before_device(uuid);
+    let trace = run.trace.device(uuid);
+    let mut gaps = device.look.gaps.clone();
+    let label = device.identity.label();
+    let comparable = match (before.and_then(|b| b.look.memory), device.look.memory) {
+        (Some(b), Some(a)) if b.api != a.api => {
+            gaps.push(Gap::new(
+                &label,
+                "memory was read by different NVML calls before and after; they do not compare",
+            ));
+            false
+        }
+        _ => true,
+    };
+    let parts = parts(run, scene, device, comparable, &mut gaps);
+    let scope_device = run.launch.scope == Scope::Device;
+    let interval = if scope_device {
+        let grown = before
+            .and_then(|b| b.look.used())
+            .zip(device.look.used())
+            .filter(|_| comparable)
+            .map(|(b, a)| a.saturating_sub(b));
+        Interval { low: grown.unwrap_or_default(), high: grown }
+    } else {
+        parts.interval()
+    };
+    let peak = if scope_device {
+        let base = before.and_then(|b| b.look.used()).unwrap_or_default();
+        trace.and_then(|t| t.peak_used).map(|p| p.saturating_sub(base))
+    } else {
+        trace.map(|t| if parts.chargeable { t.peak_charged_with_excess } else { t.peak_charged_listed })
+    };
+    let peak = peak.max(Some(interval.low)).filter(|p| p.0 > 0);
+    let total = device.look.memory.or(before.and_then(|b| b.look.memory)).map(|m| m.total);
+    let limit = limit(run, total, peak);
+    let verdict = match (device.identity.mig_parent, limit, interval.high) {
+        (true, _, _) => Verdict::Clean,
+        (_, Some(limit), _) if interval.low > limit => Verdict::Residue,
+        (_, Some(limit), Some(high)) if high <= limit => Verdict::Clean,
+        _ => Verdict::Inconclusive,
+    };
+    let because = because(run, &parts, device, interval, limit, verdict);
+    if let Some(negative) = device.unaccounted().filter(|u| *u < 0) {
+        gaps.push(Gap::new(
+            label,
+            format!(
+                "the process list names {} more than the GPU says is in use; the list cannot be trusted to the byte",
+                Bytes::at_least_zero(-negative)
+            ),
+        ));
+    }
+    let memory = device.look.memory;
+    Judged {
+        report: DeviceReport {
+            index: device.identity.index,
+            uuid: uuid.clone(),
+            name: device.identity.name.clone(),
+            verdict,
+            total_bytes: total,
+            reserved_bytes: memory.and_then(|m| m.reserved),
+            used_before_bytes: before.and_then(|b| b.look.used()),
+            used_after_bytes: memory.map(|m| m.used),
+            free_bytes: memory.map(|m| m.free),
+            peak_bytes: trace.and_then(|t| t.peak_used).max(memory.map(|m| m.used)),
+            command_peak_bytes: peak,
+            charged_residue_bytes: interval.low,
+            charged_residue_max_bytes: interval.high,
+            residue_rate: peak.map(|p| ratio(interval.low, p)),
+            unaccounted_bytes: device.unaccounted().and_then(|u| i64::try_from(u).ok()),
+            because,
+        },
+        parts,
+        gaps,
+    }
+}
+
+fn ratio(part: Bytes, whole: Bytes) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "a rate for people; 53 bits of bytes are 8 PiB")]
+    let ratio = part.0 as f64 / whole.0 as f64;
+    ratio.min(1.0)
+}
+
+/// The smaller of the absolute limit and the rate limit.
+fn limit(run: &Run<'_>, total: Option<Bytes>, peak: Option<Bytes>) -> Option<Bytes> {
+    let absolute = run.limits.max_residue.on(total)?;
+    let rate = run.limits.max_residue_rate_percent.zip(peak).map(|(percent, peak)| {
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a percentage between 0 and 100 of a device's memory"
+        )]
+        let bytes = (peak.0 as f64 * percent / 100.0) as u64;
+        Bytes(bytes)
+    });
+    Some(rate.map_or(absolute, |rate| rate.min(absolute)))
+}
+
+fn parts(run: &Run<'_>, scene: &Scene<'_>, device: &Device, comparable: bool, gaps: &mut Vec<Gap>) -> Parts {
+    let uuid = &device.identity.uuid;
+    let before = run.before_device(uuid);
+    let trace = run.trace.device(uuid);
+    let label = device.identity.label();
+
+    let mut own_listed = Bytes::ZERO;
+    let mut unknown_listed = Bytes::ZERO;
+    let mut own_bytes_unavailable = device.look.entries.is_none();
+    for e in scene.on(uuid) {
+        match (e.lineage, e.entry.bytes) {
+            (Lineage::Own | Lineage::Unknown, None) => {
+                own_bytes_unavailable = true;
+                gaps.push(Gap::new(
+                    &label,
+                    format!("the driver does not tell how much memory PID {} holds", e.entry.pid),
+                ));
+            }
+            (Lineage::Own, Some(bytes)) => own_listed = own_listed + bytes,
+            (Lineage::Unknown, Some(_)) => unknown_listed = unknown_listed + e.growth(),
+            // A ghost of others has what it had; more than that is nobody's for certain.
+            (Lineage::Foreign, Some(_)) if !matches!(e.keeper, Keeper::Alive(_)) => {
+                unknown_listed = unknown_listed + e.growth();
+            }
+            (Lineage::Foreign, _) => {}
+        }
+    }
+
+    let excess_before = before.and_then(|b| excess(&b.look));
+    let excess_now = excess(&device.look);
+    let growth = excess_before.zip(excess_now).map(|(b, a)| a - b);
+    let settled = trace.and_then(|t| t.settled_excess_growth).map(i128::from);
+    let excess_growth = growth.map(|g| Bytes::at_least_zero(settled.map_or(g, |s| s.min(g)))).filter(|_| comparable);
+    let used_growth =
+        before.and_then(|b| b.look.memory.zip(Some(b))).zip(device.look.memory).filter(|_| comparable).map(
+            |((b, look), a)| {
+                let cost = |d: &Device| context_cost(d.look.entries.as_ref().map_or(0, Vec::len));
+                a.used.minus(b.used) - (cost(device) - cost(look)).max(0)
+            },
+        );
+    let (moved_proven, moved_possible) = moved(run, scene, device);
+    Parts {
+        own_listed,
+        unknown_listed,
+        excess_growth,
+        chargeable: chargeable(run, scene, device),
+        excess_now,
+        excess_rises: trace.map_or_else(|| Bytes::at_least_zero(growth.unwrap_or(0)), |t| t.excess_rises),
+        hider: hider(run),
+        moved_proven,
+        moved_possible,
+        out_of_sight: run.out_of_sight(),
+        own_bytes_unavailable,
+        used_growth,
+    }
+}
+
+/// Whether growth that no list names can only be the run's: nobody else is listed, nobody else has more NVIDIA files
+/// open than before, and nobody is beyond our eyes.
+fn chargeable(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> bool {
+    let uuid = &device.identity.uuid;
+    let listed_before =
+        run.before_device(uuid).and_then(|b| b.look.entries.as_ref()).is_none_or(|entries| !entries.is_empty());
+    let others_now = scene.on(uuid).any(|e| e.lineage != Lineage::Own);
+    let grown_files = || {
+        run.processes.iter().filter(|p| run.lineage((*p).into()) != Lineage::Own).any(|p| {
+            let now = p.files.as_ref().map(|f| f.total());
+            let before = run.files_before(p.id).map_or(0, |f| f.total());
+            now.is_none_or(|now| now > before)
+        })
+    };
+    let blind = run.after.processes.is_none()
+        || !run.after.uninspected.is_empty()
+        || run.before.observer.out_of_sight()
+        || run.out_of_sight();
+    !(listed_before || others_now || blind || grown_files())
+}
+
+/// A living process of the run, or one that could be, may hold memory that no list names.
+fn hider(run: &Run<'_>) -> bool {
+    let may_hold = |lineage| matches!(lineage, Lineage::Own | Lineage::Unknown);
+    run.processes.iter().any(|p| p.can_hold_memory() != Some(false) && may_hold(run.lineage(p.into())))
+        || run.after.uninspected.iter().any(|u| run.launch.survivors.contains(&u.id))
+}
+
+/// Memory of the run that seems to have gone over to a process of others: (proven, possible) growth that is still there.
+fn moved(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> (Bytes, Bytes) {
+    let Some(trace) = run.trace.device(&device.identity.uuid) else { return (Bytes::ZERO, Bytes::ZERO) };
+    let mut proven = Bytes::ZERO;
+    let mut possible = Bytes::ZERO;
+    for e in scene.on(&device.identity.uuid) {
+        let Keeper::Alive(process) = e.keeper else { continue };
+        if e.lineage != Lineage::Foreign {
+            continue;
+        }
+        let mut gained = Bytes::ZERO;
+        let mut proof = false;
+        for step in trace.moves.iter() {
+            let lost: Bytes = step.lost.iter().map(|(_, b)| *b).sum();
+            for (_, bytes) in step.gained.iter().filter(|(id, _)| *id == process.id) {
+                gained = gained + (*bytes).min(lost);
+                proof |= step.lost.iter().any(|(id, _)| shares_memory_of(process, id.pid));
+            }
+        }
+        let still_there = gained.min(e.growth());
+        if proof { proven = proven + still_there } else { possible = possible + still_there }
+    }
+    (proven, possible)
+}
+
+/// Whether a process maps a shared-memory file that PyTorch or CUDA named after `pid`: `torch_PID_…` (decimal),
+/// `cuda.shm.UID.PID.…` (hexadecimal).
+pub(crate) fn shares_memory_of(process: &crate::model::Process, pid: u32) -> bool {
+    let decimal = pid.to_string();
+    let hex = format!("{pid:x}");
+    process.shared_mappings.iter().any(|path| {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        let torch = name.strip_prefix("torch_").and_then(|n| n.split('_').next());
+        let cuda = name.strip_prefix("cuda.shm.").and_then(|n| n.split('.').nth(1));
+        torch == Some(&decimal) || cuda == Some(&hex)
+    })
+}
+
+/// What decided, or what keeps the interval open.
+fn because(
+    run: &Run<'_>,
+    parts: &Parts,
+    device: &Device,
+    interval: Interval,
+    limit: Option<Bytes>,
+    verdict: Verdict,
+) -> Vec<String> {
+    let mut said = Vec::new();
+    if device.identity.mig_parent {
+        return vec!["it is split into MIG instances, which are judged one by one".into()];
+    }
+    match verdict {
+        Verdict::Clean => return said,
+        Verdict::Residue => {
+            if let Some(limit) = limit {
+                said.push(format!("{} of the command did not come back (limit {limit})", interval.low));
+            }
+            return said;
+        }
+        Verdict::Inconclusive => {}
+    }
+    if device.look.memory.is_none() {
+        said.push("its memory could not be read after the command".into());
+    } else if interval.high.is_none() {
+        said.push("its memory before and after cannot be compared".into());
+    }
+    if limit.is_none() {
+        said.push("the limit is a percentage and the GPU's total memory is unknown".into());
+    }
+    if parts.unknown_listed.0 > 0 {
+        said.push(format!(
+            "{} belong to processes that are new and may be the command's or somebody else's",
+            parts.unknown_listed
+        ));
+    }
+    let charged = if parts.chargeable { parts.excess_growth.unwrap_or_default() } else { Bytes::ZERO };
+    let hidden = parts.hidden_now(charged);
+    if hidden.0 > 0 {
+        said.push(format!(
+            "up to {hidden} that no process list names may be held by a process of the command that still has the GPU open"
+        ));
+    }
+    if parts.moved_possible.0 > 0 {
+        said.push(format!("{} seem to have moved from the command to a process of others", parts.moved_possible));
+    }
+    if parts.own_bytes_unavailable {
+        said.push("the driver does not tell how much each process holds".into());
+    }
+    if parts.out_of_sight && parts.used_growth.is_some_and(|g| g > 0) {
+        said.push("memory grew, and processes may be out of sight from here".into());
+    }
+    if said.is_empty() && run.launch.all_gone == Some(false) {
+        said.push("processes of the command still run".into());
+    }
+    said
+}

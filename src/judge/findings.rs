@@ -1,0 +1,256 @@
+//! What else a reader should know.
+
+use super::{cause::NOTICEABLE, device::Judged, entries::Keeper, run::Run, scene::Scene};
+use crate::{
+    model::{Bytes, Cause, End, Finding, FindingKind, Holder, Lineage, Scope, SettleEnd, Uuid},
+    text,
+};
+
+fn finding(kind: FindingKind, device: Option<&Uuid>, bytes: Option<Bytes>, text: String) -> Finding {
+    Finding { kind, device_uuid: device.cloned(), bytes, text }
+}
+
+/// The findings of a run.
+pub(crate) fn of_run(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged], holders: &[Holder]) -> Vec<Finding> {
+    let mut found = Vec::new();
+    found.extend(died(run));
+    found.extend(still_running(run, holders));
+    for device in judged {
+        let uuid = &device.report.uuid;
+        let label = label(scene, uuid);
+        let parts = &device.parts;
+        let growth = parts.excess_growth.unwrap_or_default();
+        if !parts.chargeable && growth > run.limits.max_unattributed && !mig_parent(scene, uuid) {
+            found.push(finding(
+                FindingKind::Unattributed,
+                Some(uuid),
+                Some(growth),
+                format!(
+                    "{label}: {growth} more are in use than before and belong to no listed process. Others use this GPU or \
+                     could not be inspected, so it is not charged to the command."
+                ),
+            ));
+        }
+        let moved = parts.moved_possible + parts.moved_proven;
+        if moved.0 > 0 {
+            let how = if parts.moved_proven.0 > 0 { "it shares memory with" } else { "it grew when memory went from" };
+            found.push(finding(
+                FindingKind::Moved,
+                Some(uuid),
+                Some(moved),
+                format!("{label}: {moved} are now listed with a process of others: {how} a process of the command."),
+            ));
+        }
+    }
+    found.extend(draining(run, holders));
+    found.extend(client(run, judged));
+    for event in &run.trace.events {
+        let where_ = event.uuid.as_ref().map_or_else(|| "a GPU".into(), |u| label(scene, u));
+        found.push(finding(
+            FindingKind::Xid,
+            event.uuid.as_ref(),
+            None,
+            format!(
+                "{where_}: the driver reported error Xid {} during the run (see `dmesg | grep -i xid`).",
+                event.xid
+            ),
+        ));
+    }
+    found.extend(reused(scene));
+    found.extend(out_of_sight(scene, true));
+    found
+}
+
+/// The findings of a single look.
+pub(crate) fn of_snapshot(scene: &Scene<'_>, holders: &[Holder]) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for device in scene.snapshot.devices.iter().filter(|d| !d.identity.mig_parent) {
+        let Some(excess) = super::accounting::excess(&device.look) else { continue };
+        let excess = Bytes::at_least_zero(excess);
+        if excess <= NOTICEABLE {
+            continue;
+        }
+        let suspects: Vec<_> = holders
+            .iter()
+            .filter(|h| h.devices.iter().all(|d| d.held_bytes.is_none()) || h.cause == Cause::ExportedHandle)
+            .map(|h| h.pid.to_string())
+            .collect();
+        let listed = device.look.entries.as_ref().is_some_and(|e| !e.is_empty());
+        let mut text = format!("{}: {excess} are in use that no listed process explains.", device.identity.label());
+        if scene.snapshot.observer.out_of_sight() {
+            text.push_str(" Whoever holds it may be out of sight from here.");
+        } else if !scene.snapshot.uninspected.is_empty() {
+            text.push_str(" Processes of other users could not be inspected.");
+        }
+        if listed {
+            text.push_str(" A listed process can hold more than it is listed with (managed memory).");
+        }
+        if !suspects.is_empty() {
+            text.push_str(&format!(" Unlisted processes with the GPU open: {}.", suspects.join(", ")));
+        }
+        found.push(finding(FindingKind::Unattributed, Some(&device.identity.uuid), Some(excess), text));
+    }
+    found.extend(reused(scene));
+    found.extend(out_of_sight(scene, false));
+    found
+}
+
+fn label(scene: &Scene<'_>, uuid: &Uuid) -> String {
+    scene.snapshot.device(uuid).map_or_else(|| uuid.0.clone(), |d| d.identity.label())
+}
+
+fn mig_parent(scene: &Scene<'_>, uuid: &Uuid) -> bool {
+    scene.snapshot.device(uuid).is_some_and(|d| d.identity.mig_parent)
+}
+
+/// How the command died, if it did not simply exit.
+fn died(run: &Run<'_>) -> Option<Finding> {
+    let command = run.launch.command.as_ref()?;
+    let oom = run.launch.oom_kills.filter(|n| *n > 0);
+    let text = match (command.timed_out, command.end) {
+        (true, _) => "The command ran into its time limit and was ended.".to_owned(),
+        (_, Some(End::Signaled { signal, core_dumped })) => {
+            let core = if core_dumped { ", with a core dump" } else { "" };
+            format!("The command was ended by signal {signal} ({}){core}.", signal_name(signal))
+        }
+        (_, None) => "The command was still running when this report was made.".to_owned(),
+        _ if oom.is_some() => String::new(),
+        _ => return None,
+    };
+    let text = match oom {
+        Some(n) => format!(
+            "{text} The kernel's out-of-memory killer ended {n} process(es) of this group during the run: the machine (not \
+             the GPU) ran out of memory."
+        ),
+        None => text,
+    };
+    Some(finding(FindingKind::Died, None, None, text.trim().to_owned()))
+}
+
+/// The names of the signals that end programs.
+fn signal_name(signal: i32) -> &'static str {
+    match signal {
+        1 => "SIGHUP: its terminal closed",
+        2 => "SIGINT: Ctrl-C",
+        3 => "SIGQUIT",
+        4 => "SIGILL: illegal instruction",
+        6 => "SIGABRT: it aborted, as after a failed assertion",
+        7 => "SIGBUS: bad memory access, often a full /dev/shm",
+        8 => "SIGFPE",
+        9 => "SIGKILL: killed from outside, or by the kernel when memory ran out",
+        11 => "SIGSEGV: bad memory access",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM: asked to end",
+        24 => "SIGXCPU: CPU time limit",
+        _ => "a signal",
+    }
+}
+
+/// Own processes that live on, with or without GPU memory.
+fn still_running(run: &Run<'_>, holders: &[Holder]) -> Option<Finding> {
+    let n = run.launch.survivors.len();
+    if n == 0 {
+        return None;
+    }
+    let holding = holders.iter().filter(|h| h.lineage == Lineage::Own && h.held().0 > 0).count();
+    let pids: Vec<_> = run.launch.survivors.iter().take(8).map(|id| id.pid.to_string()).collect();
+    let more = if n > pids.len() { ", …" } else { "" };
+    let (are, what) = if n == 1 { ("process", "runs") } else { ("processes", "run") };
+    let hold = match holding {
+        0 => "none of them holds GPU memory".to_owned(),
+        1 => "1 of them holds GPU memory".to_owned(),
+        m => format!("{m} of them hold GPU memory"),
+    };
+    Some(finding(
+        FindingKind::StillRunning,
+        None,
+        None,
+        format!("{n} {are} of the command still {what} (PID {}{more}); {hold}.", pids.join(", ")),
+    ))
+}
+
+/// Memory on its way back when the time was up.
+fn draining(run: &Run<'_>, holders: &[Holder]) -> Option<Finding> {
+    let leaving: Vec<_> =
+        holders.iter().filter(|h| h.cause == Cause::Draining && h.lineage != Lineage::Foreign).collect();
+    let falling = run.launch.settle_end == Some(SettleEnd::Cap) && run.launch.all_gone == Some(true);
+    if leaving.is_empty() && !falling {
+        return None;
+    }
+    let bytes: Bytes = leaving.iter().map(|h| h.held()).sum();
+    let text = if leaving.is_empty() {
+        "Every process of the command is gone and memory was still coming back when the time to settle was up. A longer \
+         `--settle` would see the end of it."
+            .to_owned()
+    } else {
+        format!(
+            "{bytes} are still on their way back: {} process(es) of the command are exiting. A longer `--settle` would see \
+             the end of it.",
+            leaving.len()
+        )
+    };
+    Some(finding(FindingKind::Draining, None, Some(bytes), text))
+}
+
+/// The command worked through somebody else.
+fn client(run: &Run<'_>, judged: &[Judged]) -> Option<Finding> {
+    let unknown: Bytes = judged.iter().map(|j| j.parts.unknown_listed).sum();
+    if run.launch.scope != Scope::Run || unknown.0 == 0 || (run.own_was_listed && !run.client) {
+        return None;
+    }
+    Some(finding(
+        FindingKind::Client,
+        None,
+        Some(unknown),
+        "The command itself never used a GPU, while new processes did: if it worked through a daemon (docker, srun, \
+         kubectl, ray), use `--scope new` to charge every new process."
+            .into(),
+    ))
+}
+
+/// Numbers of NVML's list that belong to innocent processes by now.
+fn reused(scene: &Scene<'_>) -> Vec<Finding> {
+    scene
+        .entries
+        .iter()
+        .filter_map(|e| match e.keeper {
+            Keeper::Ghost { impostor: Some(p), .. } => Some(finding(
+                FindingKind::ReusedPid,
+                Some(&e.device.identity.uuid),
+                e.entry.bytes,
+                format!(
+                    "NVML (and nvidia-smi) shows PID {} as \"{}\", but that process has nothing to do with the memory: the \
+                     number was reused. Do not end it.",
+                    e.entry.pid,
+                    text::clean(&p.comm)
+                ),
+            )),
+            _ => None,
+        })
+        .collect()
+}
+
+/// From here not everybody can be seen.
+fn out_of_sight(scene: &Scene<'_>, run: bool) -> Option<Finding> {
+    let observer = &scene.snapshot.observer;
+    let in_use = scene.snapshot.devices.iter().any(|d| d.look.used().is_some_and(|u| u > NOTICEABLE));
+    if !observer.out_of_sight() || !(in_use || run) {
+        return None;
+    }
+    let why = if observer.foreign_procfs {
+        "/proc was given by --procfs"
+    } else if observer.hidepid {
+        "/proc hides the processes of other users (hidepid)"
+    } else if observer.initial_pid_namespace.is_none() {
+        "the PID namespace could not be told"
+    } else {
+        "this is a container or another private PID namespace"
+    };
+    Some(finding(
+        FindingKind::OutOfSight,
+        None,
+        None,
+        format!("Processes outside may hold memory and cannot be seen from here: {why}."),
+    ))
+}

@@ -1,0 +1,213 @@
+//! The living processes that hold memory, or may, and the ghosts.
+
+use super::{
+    cause::{Evidence, NOTICEABLE, cause},
+    entries::{Keeper, is_gpu_node},
+    scene::Scene,
+};
+use crate::{
+    model::{Bytes, Cause, Ghost, Held, Holder, Lineage, ProcId, Process, ProcessState},
+    text,
+};
+use std::collections::BTreeMap;
+
+/// Everything about one living process while its holder is put together.
+struct Draft<'a> {
+    process: &'a Process,
+    held: Vec<Held>,
+    listed: bool,
+    keeps: Vec<u32>,
+    growth: Bytes,
+    why: Vec<String>,
+}
+
+/// Holders, most memory first, and ghosts.
+pub(crate) fn holders(scene: &Scene<'_>) -> (Vec<Holder>, Vec<Ghost>) {
+    let mut drafts: BTreeMap<ProcId, Draft<'_>> = BTreeMap::new();
+    let mut hidden: BTreeMap<u32, Holder> = BTreeMap::new();
+    let mut ghosts = Vec::new();
+    for e in &scene.entries {
+        let device = &e.device.identity;
+        match e.keeper {
+            Keeper::Alive(process) => {
+                let draft = draft(&mut drafts, process);
+                draft.listed = true;
+                draft.growth = draft.growth + e.growth();
+                draft.held.push(held(process, device.uuid.clone(), device.minor, e.entry.bytes));
+                if let Some(bytes) = e.entry.bytes {
+                    draft.why.push(format!("NVML lists it with {bytes} on {}", device.label()));
+                } else {
+                    draft.why.push(format!("NVML lists it on {}, without telling its memory", device.label()));
+                }
+            }
+            Keeper::Ghost { id, impostor } => {
+                let only = e.candidates.len() == 1;
+                for process in &e.candidates {
+                    let draft = draft(&mut drafts, process);
+                    draft.keeps.push(e.entry.pid);
+                    let bytes = if only { e.entry.bytes } else { None };
+                    draft.held.push(held(process, device.uuid.clone(), device.minor, bytes));
+                    if !only {
+                        draft.why.push(format!(
+                            "one of {} processes that can keep the memory of PID {}; how it divides cannot be seen",
+                            e.candidates.len(),
+                            e.entry.pid
+                        ));
+                    }
+                }
+                ghosts.push(Ghost {
+                    pid: e.entry.pid,
+                    device_uuid: device.uuid.clone(),
+                    bytes: e.entry.bytes,
+                    lineage: e.lineage,
+                    command: remembered_command(scene, id),
+                    impostor: impostor.map(|p| text::display_command(&p.argv, &p.comm)),
+                    candidates: e.candidates.iter().map(|p| p.id.pid).collect(),
+                });
+            }
+            Keeper::OutOfSight => {
+                let holder = hidden.entry(e.entry.pid).or_insert_with(|| out_of_sight(e.entry.pid, e.lineage, &e.why));
+                holder.devices.push(Held { uuid: device.uuid.clone(), held_bytes: e.entry.bytes, open_files: None });
+            }
+        }
+    }
+    for process in scene.processes.iter().filter(|p| !scene.is_listed(p.id)) {
+        if !drafts.contains_key(&process.id) && worth_naming(scene, process) {
+            draft(&mut drafts, process);
+        }
+    }
+    let mut holders: Vec<Holder> = drafts.into_values().map(|d| finish(scene, d)).collect();
+    holders.extend(hidden.into_values());
+    holders.sort_by_key(|h| (std::cmp::Reverse(h.held()), h.pid));
+    (holders, ghosts)
+}
+
+fn draft<'m, 'a>(drafts: &'m mut BTreeMap<ProcId, Draft<'a>>, process: &'a Process) -> &'m mut Draft<'a> {
+    drafts.entry(process.id).or_insert_with(|| Draft {
+        process,
+        held: Vec::new(),
+        listed: false,
+        keeps: Vec::new(),
+        growth: Bytes::ZERO,
+        why: Vec::new(),
+    })
+}
+
+fn held(process: &Process, uuid: crate::model::Uuid, minor: Option<u32>, bytes: Option<Bytes>) -> Held {
+    let open_files = process.files.as_ref().zip(minor).map(|(f, minor)| f.on_minor(minor));
+    Held { uuid, held_bytes: bytes, open_files }
+}
+
+/// An unlisted process with NVIDIA files open is named if it can be behind something: it is of the run, or memory is
+/// unaccounted and it is more than a plain NVML client.
+fn worth_naming(scene: &Scene<'_>, process: &Process) -> bool {
+    if process.can_hold_memory() != Some(true) {
+        return false;
+    }
+    let own = scene.run.is_some_and(|r| r.lineage(process.into()) == Lineage::Own);
+    let unexplained = scene.largest_excess().is_some_and(|(_, bytes)| bytes > NOTICEABLE);
+    own || (unexplained && !scene.looks_like_nvml_client(process))
+}
+
+fn remembered_command(scene: &Scene<'_>, id: Option<ProcId>) -> Option<String> {
+    let seen = scene.run?.trace.seen(id?)?;
+    Some(text::display_command(&seen.argv, &seen.comm))
+}
+
+/// A listed PID that cannot be seen from here.
+fn out_of_sight(pid: u32, lineage: Lineage, why: &str) -> Holder {
+    let mut said = vec!["NVML lists it, and no process of that number can be seen from here".to_owned()];
+    said.extend((!why.is_empty()).then(|| why.to_owned()));
+    Holder {
+        pid,
+        start_ticks: None,
+        inner_pid: None,
+        user: None,
+        uid: None,
+        command: "(not visible from here)".into(),
+        state: None,
+        age_seconds: None,
+        ppid: None,
+        launcher: None,
+        launcher_gone: None,
+        cgroup: None,
+        cause: Cause::OutOfSight,
+        lineage,
+        why: said,
+        devices: Vec::new(),
+    }
+}
+
+fn finish(scene: &Scene<'_>, draft: Draft<'_>) -> Holder {
+    let process = draft.process;
+    let (lineage, lineage_why) = match scene.run {
+        Some(run) => {
+            let said = run.attribute(process.into());
+            (said.lineage, Some(said.why))
+        }
+        None => (Lineage::Unknown, None),
+    };
+    let evidence = Evidence {
+        process,
+        lineage,
+        listed: draft.listed,
+        keeps_ghosts: draft.keeps,
+        growth: draft.growth,
+        stood_before: scene.run.map(|r| r.stood_before(process.id)),
+    };
+    let (cause, cause_why) = cause(scene, &evidence);
+    let mut why = cause_why;
+    why.extend(lineage_why);
+    why.extend(draft.why);
+    match &process.files {
+        Some(files) if files.total() > 0 => why.push(describe_files(files)),
+        None => why.push("its open files may not be read by this user, so that more cannot be said".into()),
+        Some(_) => {}
+    }
+    let parent = process.ancestors.first();
+    let launcher_gone = match cause {
+        Cause::Orphan => Some(true),
+        Cause::StillRunning | Cause::InUse => Some(false),
+        _ => scene.run.and_then(|r| r.launch.root).zip(parent).map(|(root, p)| p.id == root),
+    };
+    Holder {
+        pid: process.id.pid,
+        start_ticks: Some(process.id.start_ticks),
+        inner_pid: process.nspid.last().copied().filter(|inner| process.nspid.len() > 1 && *inner != process.id.pid),
+        user: process.user.clone().or_else(|| process.uid.map(|u| u.to_string())),
+        uid: process.uid,
+        command: text::display_command(&process.argv, &process.comm),
+        state: Some(state(process)),
+        age_seconds: process.age_seconds,
+        ppid: Some(process.ppid),
+        launcher: parent
+            .filter(|_| launcher_gone == Some(false))
+            .map(|p| format!("{} ({})", text::clean(&p.comm), p.id.pid)),
+        launcher_gone,
+        cgroup: process.cgroup.clone(),
+        cause,
+        lineage,
+        why,
+        devices: draft.held,
+    }
+}
+
+fn state(process: &Process) -> String {
+    if process.leader_gone {
+        "half dead".into()
+    } else if process.dying && process.state != ProcessState::Zombie {
+        "exiting".into()
+    } else {
+        process.state.word().into()
+    }
+}
+
+fn describe_files(files: &crate::model::DeviceFiles) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for (node, count) in files.nodes.iter().filter(|(n, c)| **c > 0 && !n.starts_with("nvidia-caps")) {
+        parts.push(format!("{count} on /dev/{node}"));
+    }
+    let gpu = files.nodes.keys().any(|n| is_gpu_node(n));
+    let note = if gpu { "" } else { " (no GPU's own file)" };
+    format!("open NVIDIA files: {}{note}", parts.join(", "))
+}

@@ -1,0 +1,112 @@
+//! Whose process is it: the run's own, somebody else's, or could be either.
+
+use super::run::Run;
+use crate::model::{Ancestor, Lineage, ProcId, Process, Scope, Seen};
+
+/// What is known of a process, alive or remembered.
+#[derive(Clone, Copy)]
+pub(crate) struct Person<'a> {
+    pub(crate) id: ProcId,
+    pub(crate) uid: Option<u32>,
+    pub(crate) ancestors: &'a [Ancestor],
+    pub(crate) marker: Option<&'a str>,
+}
+
+impl<'a> From<&'a Process> for Person<'a> {
+    fn from(p: &'a Process) -> Self {
+        Self { id: p.id, uid: p.uid, ancestors: &p.ancestors, marker: p.marker.as_deref() }
+    }
+}
+
+impl<'a> From<&'a Seen> for Person<'a> {
+    fn from(s: &'a Seen) -> Self {
+        Self { id: s.id, uid: s.uid, ancestors: &s.ancestors, marker: s.marker.as_deref() }
+    }
+}
+
+/// Whether a parent chain leads to `root`.
+pub(crate) fn descends(ancestors: &[Ancestor], root: Option<ProcId>) -> bool {
+    root.is_some_and(|root| ancestors.iter().any(|a| a.id == root))
+}
+
+/// A lineage and the sentences that it rests on.
+pub(crate) struct Attribution {
+    pub(crate) lineage: Lineage,
+    pub(crate) why: String,
+}
+
+impl Attribution {
+    fn new(lineage: Lineage, why: impl Into<String>) -> Self {
+        Self { lineage, why: why.into() }
+    }
+}
+
+/// Programs that hand their work to a daemon, so that it is done outside the command's tree.
+const CLIENTS: [&str; 11] =
+    ["docker", "podman", "nerdctl", "srun", "sbatch", "salloc", "kubectl", "ray", "ssh", "systemd-run", "mpirun"];
+
+/// Whether this command line is a client's. It may widen the interval, never charge.
+pub(crate) fn is_client(argv: &[String], comm: &str) -> bool {
+    let name = argv.first().map_or(comm, |a| a.rsplit('/').next().unwrap_or(a));
+    CLIENTS.contains(&name) || CLIENTS.contains(&comm)
+}
+
+impl Run<'_> {
+    /// Whose process this is, and why.
+    pub(crate) fn attribute(&self, person: Person<'_>) -> Attribution {
+        let launch = self.launch;
+        let seen = self.trace.seen(person.id);
+        if launch.command.as_ref().is_some_and(|c| c.id == person.id) {
+            return Attribution::new(Lineage::Own, "it is the command itself");
+        }
+        if descends(person.ancestors, launch.root) || seen.is_some_and(|s| descends(&s.ancestors, launch.root)) {
+            return Attribution::new(Lineage::Own, "it descends from the command");
+        }
+        let marker = person.marker.or_else(|| seen.and_then(|s| s.marker.as_deref()));
+        let of_this_run = marker.map(|m| m.split(':').any(|id| id == launch.run_id));
+        if of_this_run == Some(true) {
+            return Attribution::new(Lineage::Own, "its environment carries this run's marker");
+        }
+        if self.stood_before(person.id) {
+            return Attribution::new(Lineage::Foreign, "it was there before the command started");
+        }
+        match launch.scope {
+            Scope::New | Scope::Device => {
+                return Attribution::new(Lineage::Own, "it was not there before (scope: everything new)");
+            }
+            Scope::Run => {}
+        }
+        if of_this_run == Some(false) {
+            return Attribution::new(Lineage::Foreign, "its environment carries another run's marker");
+        }
+        if self.client {
+            return Attribution::new(
+                Lineage::Unknown,
+                "it is new, and the command works through a client program, so it may be the command's",
+            );
+        }
+        if let Some(uid) = person.uid
+            && !launch.own_uids.is_empty()
+            && !launch.own_uids.contains(&uid)
+        {
+            return Attribution::new(Lineage::Foreign, "it belongs to a user that the command never ran as");
+        }
+        if self.own_was_listed
+            && let Some(command) = &launch.command
+            && let Some(older) = self.older_outsider(person.ancestors, command.id)
+        {
+            return Attribution::new(
+                Lineage::Foreign,
+                format!("it was started by {} ({}), which is older than the command", older.comm, older.id.pid),
+            );
+        }
+        Attribution::new(Lineage::Unknown, "it is new and does not descend from the command: it may be either's")
+    }
+
+    /// A process in the chain, below PID 1, that is older than the command and not of its tree.
+    fn older_outsider<'b>(&self, ancestors: &'b [Ancestor], command: ProcId) -> Option<&'b Ancestor> {
+        ancestors
+            .iter()
+            .find(|a| a.id.pid > 1 && a.id.start_ticks < command.start_ticks && Some(a.id) != self.launch.root)
+    }
+}

@@ -1,0 +1,80 @@
+//! The context of one judgement: the observation, with the questions that several parts ask of it.
+
+use super::lineage::{self, Person, descends};
+use crate::model::{
+    Device, DeviceFiles, EntryOrigin, Launch, Limits, Lineage, Observation, ProcId, Process, Snapshot, Trace, Uuid,
+};
+
+/// An observation, and what was derived from it once.
+pub(crate) struct Run<'a> {
+    pub(crate) before: &'a Snapshot,
+    pub(crate) after: &'a Snapshot,
+    pub(crate) trace: &'a Trace,
+    pub(crate) launch: &'a Launch,
+    pub(crate) limits: &'a Limits,
+    /// The processes of the after-look, or of the before-look where nothing was left to explain.
+    pub(crate) processes: &'a [Process],
+    /// NVML listed a process of the command during the run.
+    pub(crate) own_was_listed: bool,
+    /// The command, or a process of it, is a client of something that does the work elsewhere.
+    pub(crate) client: bool,
+}
+
+impl<'a> Run<'a> {
+    pub(crate) fn new(observation: &'a Observation) -> Self {
+        let Observation { before, trace, after, launch, limits, .. } = observation;
+        let own = |id: ProcId, ancestors| {
+            launch.command.as_ref().is_some_and(|c| c.id == id) || descends(ancestors, launch.root)
+        };
+        let own_was_listed = trace.seen.iter().any(|s| s.listed && own(s.id, &s.ancestors));
+        let client = launch.command.as_ref().is_some_and(|c| lineage::is_client(&c.argv, ""))
+            || trace.seen.iter().any(|s| own(s.id, &s.ancestors) && lineage::is_client(&s.argv, &s.comm));
+        Self {
+            before,
+            after,
+            trace,
+            launch,
+            limits,
+            processes: after.processes.as_deref().unwrap_or_else(|| before.scanned()),
+            own_was_listed,
+            client,
+        }
+    }
+
+    /// Where an entry of the after-look came from: the trace says so, else the before-look.
+    pub(crate) fn origin(&self, uuid: &Uuid, pid: u32, gi: Option<u32>, ci: Option<u32>) -> Option<EntryOrigin> {
+        let same = |o: &&EntryOrigin| o.uuid == *uuid && o.pid == pid && o.gi == gi && o.ci == ci;
+        if let Some(origin) = self.trace.origins.iter().find(same) {
+            return Some(origin.clone());
+        }
+        let listed = self.before_device(uuid)?.look.entries.as_ref()?;
+        listed.iter().find(|e| e.pid == pid && e.gi == gi && e.ci == ci)?;
+        let id = self.before.process(pid).filter(|p| p.can_hold_memory() != Some(false)).map(|p| p.id);
+        Some(EntryOrigin { uuid: uuid.clone(), pid, gi, ci, first_ms: 0, id })
+    }
+
+    pub(crate) fn before_device(&self, uuid: &Uuid) -> Option<&'a Device> {
+        self.before.device(uuid)
+    }
+
+    /// It held memory, or could, in the before-look.
+    pub(crate) fn stood_before(&self, id: ProcId) -> bool {
+        let listed =
+            |pid: u32| self.before.devices.iter().any(|d| d.look.entries.iter().flatten().any(|e| e.pid == pid));
+        self.before.scanned().iter().any(|p| p.id == id && (p.can_hold_memory() == Some(true) || listed(id.pid)))
+    }
+
+    /// The files that a process had open in the before-look.
+    pub(crate) fn files_before(&self, id: ProcId) -> Option<&'a DeviceFiles> {
+        self.before.scanned().iter().find(|p| p.id == id).and_then(|p| p.files.as_ref())
+    }
+
+    pub(crate) fn lineage(&self, person: Person<'_>) -> Lineage {
+        self.attribute(person).lineage
+    }
+
+    /// Somebody may be out of our sight.
+    pub(crate) fn out_of_sight(&self) -> bool {
+        self.after.observer.out_of_sight()
+    }
+}

@@ -1,0 +1,169 @@
+//! The devices with every entry resolved and attributed: what holders, findings and the interval are read from.
+//! A single look (`status`) and a run share it; a single look has no [`Run`] and no lineage.
+
+use super::{
+    accounting::excess,
+    entries::{self, Keeper},
+    run::Run,
+};
+use crate::model::{Bytes, Device, Entry, EntryOrigin, Lineage, Observer, ProcId, Process, Scope, Snapshot, Uuid};
+
+/// One entry of one device, with its keeper.
+pub(crate) struct Attributed<'a> {
+    pub(crate) device: &'a Device,
+    pub(crate) entry: &'a Entry,
+    pub(crate) keeper: Keeper<'a>,
+    pub(crate) lineage: Lineage,
+    pub(crate) why: String,
+    /// What the same entry had in the before-look.
+    pub(crate) bytes_before: Bytes,
+    /// For a ghost: who can keep its memory.
+    pub(crate) candidates: Vec<&'a Process>,
+}
+
+impl Attributed<'_> {
+    /// What it has more than before.
+    pub(crate) fn growth(&self) -> Bytes {
+        self.entry.bytes.unwrap_or_default().saturating_sub(self.bytes_before)
+    }
+}
+
+/// All entries of all devices.
+pub(crate) struct Scene<'a> {
+    pub(crate) snapshot: &'a Snapshot,
+    pub(crate) processes: &'a [Process],
+    pub(crate) run: Option<&'a Run<'a>>,
+    pub(crate) entries: Vec<Attributed<'a>>,
+}
+
+impl<'a> Scene<'a> {
+    /// The scene of a run's after-look.
+    pub(crate) fn of_run(run: &'a Run<'a>) -> Self {
+        Self::build(run.after, run.processes, Some(run))
+    }
+
+    /// The scene of a single look.
+    pub(crate) fn of_snapshot(snapshot: &'a Snapshot) -> Self {
+        Self::build(snapshot, snapshot.scanned(), None)
+    }
+
+    fn build(snapshot: &'a Snapshot, processes: &'a [Process], run: Option<&'a Run<'a>>) -> Self {
+        let mut entries = Vec::new();
+        for device in &snapshot.devices {
+            for entry in device.look.entries.iter().flatten() {
+                let origin = run.and_then(|r| r.origin(&device.identity.uuid, entry.pid, entry.gi, entry.ci));
+                let process = processes.iter().find(|p| p.id.pid == entry.pid);
+                let keeper = entries::resolve(&snapshot.observer, process, origin.as_ref());
+                let candidates = match keeper {
+                    Keeper::Ghost { id, .. } => entries::candidates(
+                        processes,
+                        device,
+                        (entry.pid, id),
+                        client_files(&snapshot.observer, run),
+                        run.map(|r| r.trace),
+                    ),
+                    _ => Vec::new(),
+                };
+                let (lineage, why) = run.map_or((Lineage::Unknown, String::new()), |run| {
+                    attribute(run, keeper, origin.as_ref(), &candidates)
+                });
+                let bytes_before = run.map_or(Bytes::ZERO, |r| bytes_before(r, device, entry, origin.as_ref()));
+                entries.push(Attributed { device, entry, keeper, lineage, why, bytes_before, candidates });
+            }
+        }
+        Self { snapshot, processes, run, entries }
+    }
+
+    /// The entries of one device.
+    pub(crate) fn on<'s>(&'s self, uuid: &'s Uuid) -> impl Iterator<Item = &'s Attributed<'a>> {
+        self.entries.iter().filter(move |e| e.device.identity.uuid == *uuid)
+    }
+
+    /// The living process is listed somewhere.
+    pub(crate) fn is_listed(&self, id: ProcId) -> bool {
+        self.entries.iter().any(|e| matches!(e.keeper, Keeper::Alive(p) if p.id == id))
+    }
+
+    /// Memory beyond lists and context cost on the device with the most of it.
+    pub(crate) fn largest_excess(&self) -> Option<(&'a Device, Bytes)> {
+        self.snapshot
+            .devices
+            .iter()
+            .filter(|d| !d.identity.mig_parent)
+            .filter_map(|d| Some((d, Bytes::at_least_zero(excess(&d.look)?))))
+            .max_by_key(|(_, bytes)| *bytes)
+    }
+
+    /// A process with no more files than a plain NVML client of this driver: it may only watch.
+    pub(crate) fn looks_like_nvml_client(&self, process: &Process) -> bool {
+        let Some(files) = &process.files else { return false };
+        let watches_a_gpu = files.nodes.iter().any(|(n, c)| *c > 0 && entries::is_gpu_node(n));
+        watches_a_gpu
+            && match client_files(&self.snapshot.observer, self.run) {
+                Some(client) => files.nodes.iter().all(|(n, c)| match entries::is_gpu_node(n) {
+                    // Our helper may have opened fewer GPUs than a monitor that watches all of them.
+                    true => {
+                        *c <= client
+                            .nodes
+                            .iter()
+                            .filter(|(n, _)| entries::is_gpu_node(n))
+                            .map(|(_, c)| *c)
+                            .max()
+                            .unwrap_or(0)
+                    }
+                    false => n.starts_with("nvidia-caps") || *c <= client.nodes.get(n).copied().unwrap_or(0),
+                }),
+                None => files.nodes.iter().all(|(n, c)| !entries::is_gpu_node(n) || *c <= 3) && files.uvm() <= 2,
+            }
+    }
+}
+
+/// The files of a plain NVML client, from whichever look has them.
+fn client_files<'a>(observer: &'a Observer, run: Option<&Run<'a>>) -> Option<&'a crate::model::DeviceFiles> {
+    observer.nvml_client_files.as_ref().or_else(|| run.and_then(|r| r.before.observer.nvml_client_files.as_ref()))
+}
+
+/// Whose an entry is.
+fn attribute(
+    run: &Run<'_>,
+    keeper: Keeper<'_>,
+    origin: Option<&EntryOrigin>,
+    candidates: &[&Process],
+) -> (Lineage, String) {
+    let stood_before = origin.is_some_and(|o| o.first_ms == 0);
+    match keeper {
+        Keeper::Alive(process) => {
+            let said = run.attribute(process.into());
+            (said.lineage, said.why)
+        }
+        _ if stood_before => (Lineage::Foreign, "the entry was there before the command started".into()),
+        _ if run.launch.scope != Scope::Run => (Lineage::Own, "the entry was not there before".into()),
+        Keeper::OutOfSight => (Lineage::Unknown, "its process cannot be seen from here".into()),
+        Keeper::Ghost { id, .. } => {
+            if let Some(seen) = id.and_then(|id| run.trace.seen(id)) {
+                let said = run.attribute(seen.into());
+                if said.lineage != Lineage::Unknown {
+                    return (said.lineage, format!("PID {} was seen alive: {}", seen.id.pid, said.why));
+                }
+            }
+            let all = |wanted| !candidates.is_empty() && candidates.iter().all(|c| run.lineage((*c).into()) == wanted);
+            if all(Lineage::Own) {
+                (Lineage::Own, "every process that can keep its memory is the command's".into())
+            } else if all(Lineage::Foreign) {
+                (Lineage::Foreign, "every process that can keep its memory is somebody else's".into())
+            } else {
+                (Lineage::Unknown, "its process was gone before it could be identified".into())
+            }
+        }
+    }
+}
+
+/// What the entry had in the before-look, if it is the same entry.
+fn bytes_before(run: &Run<'_>, device: &Device, entry: &Entry, origin: Option<&EntryOrigin>) -> Bytes {
+    let same = |e: &&Entry| e.pid == entry.pid && e.gi == entry.gi && e.ci == entry.ci;
+    let stood = origin.is_none_or(|o| o.first_ms == 0);
+    run.before_device(&device.identity.uuid)
+        .filter(|_| stood)
+        .and_then(|d| d.look.entries.as_ref()?.iter().find(same)?.bytes)
+        .unwrap_or_default()
+}

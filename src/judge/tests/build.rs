@@ -1,0 +1,145 @@
+//! Small builders for the words of the model.
+
+use crate::model::{
+    Ancestor, BootId, Bytes, Command, Device, DeviceFiles, DeviceIdentity, DeviceLook, DriverInfo, DriverSource, End,
+    Entry, Launch, ListKind, Memory, MemoryApi, Observer, ProcId, Process, ProcessState, Scope, Snapshot, Uuid, schema,
+};
+use std::collections::BTreeSet;
+
+/// The subreaper of all test runs.
+pub(super) const ROOT: ProcId = ProcId { pid: 900, start_ticks: 9_000 };
+/// The command of all test runs, unless a recording names its own.
+pub(super) const COMMAND: ProcId = ProcId { pid: 901, start_ticks: 9_001 };
+
+pub(super) fn id(pid: u32, start_ticks: u64) -> ProcId {
+    ProcId { pid, start_ticks }
+}
+
+pub(super) fn ancestor(id: ProcId, comm: &str) -> Ancestor {
+    Ancestor { id, comm: comm.into(), uid: Some(0) }
+}
+
+pub(super) fn files(gpu: u32, control: u32, uvm: u32) -> DeviceFiles {
+    let nodes = [("nvidia0", gpu), ("nvidiactl", control), ("nvidia-uvm", uvm)];
+    DeviceFiles { nodes: nodes.into_iter().filter(|(_, n)| *n > 0).map(|(k, n)| (k.to_owned(), n)).collect() }
+}
+
+/// A process below `ancestors` with these files.
+pub(super) fn process(id: ProcId, ancestors: Vec<Ancestor>, files: Option<DeviceFiles>) -> Process {
+    Process {
+        id,
+        ppid: ancestors.first().map_or(1, |a| a.id.pid),
+        ancestors,
+        pgid: 1,
+        sid: 1,
+        uid: Some(0),
+        user: Some("root".into()),
+        comm: "python3".into(),
+        argv: vec!["python3".into(), "train.py".into()],
+        state: ProcessState::Sleeping,
+        threads: 3,
+        age_seconds: Some(1),
+        cpu_ticks: 0,
+        nspid: vec![id.pid],
+        pid_namespace: Some(1),
+        files,
+        leader_gone: false,
+        dying: false,
+        wait_channel: None,
+        marker: None,
+        marker_alive: None,
+        cgroup: None,
+        shared_mappings: Vec::new(),
+    }
+}
+
+pub(super) fn uuid() -> Uuid {
+    Uuid("GPU-test".into())
+}
+
+pub(super) fn entry(pid: u32, bytes: Option<u64>) -> Entry {
+    Entry { pid, bytes: bytes.map(Bytes), gi: None, ci: None, lists: vec![ListKind::Compute] }
+}
+
+pub(super) fn look(used: u64, entries: Vec<Entry>) -> DeviceLook {
+    let total = Bytes::gib(140);
+    DeviceLook {
+        uuid: uuid(),
+        memory: Some(Memory {
+            total,
+            reserved: Some(Bytes::mib(615)),
+            used: Bytes(used),
+            free: total.saturating_sub(Bytes(used)),
+            api: MemoryApi::V2,
+        }),
+        entries: Some(entries),
+        utilization_percent: None,
+        gaps: Vec::new(),
+    }
+}
+
+pub(super) fn snapshot(look: DeviceLook, processes: Vec<Process>) -> Snapshot {
+    Snapshot {
+        schema: schema::SNAPSHOT.into(),
+        tool_version: "0".into(),
+        taken_at: "2026-01-01T00:00:00Z".into(),
+        at_ms: 0,
+        boot_id: BootId("boot".into()),
+        host: None,
+        driver: Some(DriverInfo {
+            source: DriverSource::Nvml,
+            driver_version: None,
+            nvml_version: None,
+            cuda_version: None,
+            library: None,
+        }),
+        observer: Observer {
+            id: ROOT,
+            uid: 0,
+            pid_namespace: Some(1),
+            initial_pid_namespace: Some(true),
+            hidepid: false,
+            foreign_procfs: false,
+            tool_processes: Vec::new(),
+            nvml_client_files: Some(files(3, 1, 2)),
+        },
+        devices: vec![Device {
+            identity: DeviceIdentity {
+                index: 0,
+                uuid: look.uuid.clone(),
+                name: Some("Test".into()),
+                pci: None,
+                minor: Some(0),
+                mig: None,
+                mig_parent: false,
+            },
+            look,
+        }],
+        processes: Some(processes),
+        uninspected: Vec::new(),
+        gaps: Vec::new(),
+    }
+}
+
+/// A launch whose command exited with 0. `all_gone`: nothing of the run is alive.
+pub(super) fn launch(command: ProcId, root: ProcId, scope: Scope, all_gone: bool) -> Launch {
+    Launch {
+        run_id: "run".into(),
+        scope,
+        command: Some(Command {
+            argv: vec!["python3".into(), "train.py".into()],
+            id: command,
+            started_ms: 0,
+            ended_ms: Some(1000),
+            end: Some(End::Exited(0)),
+            timed_out: false,
+        }),
+        root: Some(root),
+        own_uids: BTreeSet::from([0]),
+        all_gone: Some(all_gone),
+        settled_ms: Some(1),
+        settle_end: None,
+        survivors: Vec::new(),
+        oom_kills: None,
+    }
+}
