@@ -35,7 +35,6 @@ Exit codes:
   127  the command was not found
 If several apply: 124, then the failing command, then 121, 122, 0.";
 
-
 /// How gpuresid ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {

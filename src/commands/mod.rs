@@ -1,1 +1,2 @@
 //! One short file per subcommand: wiring and loops only.
+pub mod check;

@@ -42,7 +42,7 @@ impl Before {
 
     /// Takes what has arrived. True if the scan is complete.
     pub fn advance(&mut self, inbox: &mut Inbox, workers: &Workers) -> bool {
-        if let (Stage::Scanning, Some(scan)) = (&self.stage, inbox.scanned.take()) {
+        if let (Stage::Scanning, Some(scan)) = (&self.stage, inbox.scanned_before.take()) {
             // NVML may list processes that the scan did not look for, because they show no open file.
             let mut missing = sampler::listed(&self.look);
             missing.retain(|pid| !scan.processes.iter().any(|p| p.id.pid == *pid));
@@ -72,7 +72,9 @@ impl Before {
     /// `command`.
     pub fn snapshot(&self, root: ProcId, command: Option<ProcId>) -> Snapshot {
         let (scan, gaps) = match &self.stage {
-            Stage::Done(Some(scan)) => (Some(without_the_run(scan.clone(), root, command, &self.observer.tool_processes)), Vec::new()),
+            Stage::Done(Some(scan)) => {
+                (Some(without_the_run(scan.clone(), root, command, &self.observer.tool_processes)), Vec::new())
+            }
             _ => (None, vec![Gap::new("/proc", "the processes before the command were not read in time")]),
         };
         assemble(SnapshotParts {
@@ -91,9 +93,8 @@ fn without_the_run(mut scan: Scan, root: ProcId, command: Option<ProcId>, tool: 
     let Some(command) = command else { return scan };
     // Start times are rough: what started in the same tick is the run's only if it stands below us.
     let below = |p: &Process| p.ancestors.iter().any(|a| a.id == root);
-    let younger = |p: &Process| {
-        p.id.start_ticks > command.start_ticks || (p.id.start_ticks == command.start_ticks && below(p))
-    };
+    let younger =
+        |p: &Process| p.id.start_ticks > command.start_ticks || (p.id.start_ticks == command.start_ticks && below(p));
     // Our helper stays: its open files are the measure of a plain NVML client.
     scan.processes.retain(|p| tool.contains(&p.id) || !younger(p));
     scan.uninspected.retain(|u| u.id.start_ticks <= command.start_ticks && u.id != command);

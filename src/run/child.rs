@@ -57,7 +57,8 @@ pub fn start(argv: &[OsString], run_id: &str) -> Result<Running, NotStarted> {
     // As execvp: a file without `#!` is a script of /bin/sh. A file with a zero byte is a program for another machine.
     if error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) {
         if let Some(script) = find(program).filter(|file| !looks_binary(file)) {
-            let script = if script.as_os_str().as_bytes().starts_with(b"-") { Path::new(".").join(script) } else { script };
+            let script =
+                if script.as_os_str().as_bytes().starts_with(b"-") { Path::new(".").join(script) } else { script };
             return spawn(OsStr::new("/bin/sh"), Some(script.as_os_str()))
                 .map(Running::new)
                 .map_err(|e| explain(program, &e));

@@ -3,7 +3,7 @@
 use super::{
     event::Event,
     signals::Caught,
-    worker::Answer,
+    worker::{Answer, ScanFor},
 };
 use crate::{
     model::{DeviceEvent, Look, Process},
@@ -38,8 +38,10 @@ pub struct Inbox {
     pub examined: Option<Vec<Process>>,
     /// The tree, and what reading it cost.
     pub tree: Option<(Vec<Process>, Duration)>,
-    /// The scan.
-    pub scanned: Option<Scan>,
+    /// The scan for the before-look.
+    pub scanned_before: Option<Scan>,
+    /// The scan for the after-look.
+    pub scanned_after: Option<Scan>,
 }
 
 impl Inbox {
@@ -55,7 +57,8 @@ impl Inbox {
             identified: None,
             examined: None,
             tree: None,
-            scanned: None,
+            scanned_before: None,
+            scanned_after: None,
         }
     }
 
@@ -85,7 +88,8 @@ impl Inbox {
             Event::Answer(Answer::Identified(look, processes)) => self.identified = Some((look, processes)),
             Event::Answer(Answer::Examined(processes)) => self.examined = Some(processes),
             Event::Answer(Answer::Tree(tree, cost)) => self.tree = Some((tree, cost)),
-            Event::Answer(Answer::Scanned(scan)) => self.scanned = Some(scan),
+            Event::Answer(Answer::Scanned(ScanFor::Before, scan)) => self.scanned_before = Some(scan),
+            Event::Answer(Answer::Scanned(ScanFor::After, scan)) => self.scanned_after = Some(scan),
         }
     }
 }

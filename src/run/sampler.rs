@@ -1,10 +1,14 @@
 //! Asks for looks and folds the answers: at most one is on its way, and naming its processes is a step of its own,
 //! because a look that names strangers is folded only when it is known who they are.
 
-use super::{event::Looker, settle::LookFacts, worker::{Job, Workers}};
+use super::{
+    event::Looker,
+    settle::LookFacts,
+    worker::{Job, Workers},
+};
 use crate::{
     judge::fold::Fold,
-    model::{DeviceEvent, Gap, Look, Process, Trace, Uuid},
+    model::{Bytes, DeviceEvent, DeviceLook, Gap, Look, Process, Trace, Uuid},
     observe::driver::{Failure, FailureKind},
 };
 use std::time::{Duration, Instant};
@@ -52,7 +56,16 @@ pub struct Sampler {
     failing_since: Option<Instant>,
     lost: bool,
     can_identify: bool,
-    last: Option<(Look, Option<LookFacts>)>,
+    last: Option<Taken>,
+}
+
+/// The last look that was answered and folded.
+#[derive(Debug)]
+struct Taken {
+    asked_at: Instant,
+    look: Look,
+    facts: Option<LookFacts>,
+    new_entries: usize,
 }
 
 impl Sampler {
@@ -101,6 +114,11 @@ impl Sampler {
     /// When to call [`Self::ask`] next; `None` while a look is on its way.
     pub fn due(&self) -> Option<Instant> {
         matches!(self.stage, Stage::Idle).then_some(self.next)
+    }
+
+    /// The command starts: the first look is due one interval later.
+    pub fn start(&mut self, now: Instant) {
+        self.next = now + self.interval;
     }
 
     /// Looks are quick from now on, and slow down to the interval.
@@ -180,13 +198,15 @@ impl Sampler {
         for process in processes {
             self.remember(&process, look.at_ms);
         }
+        let mut new_entries = 0;
         let facts = if let Some(fold) = &mut self.fold {
             fold.look(&look, asked.settling);
             let charge = fold.charge();
+            new_entries = charge.new_entries;
             asked.settling.then_some(LookFacts {
                 listed: charge.listed,
-                gone_entries: charge.entries,
-                growth: charge.unaccounted_growth,
+                entries: charge.entries,
+                growth: charge.excess_growth,
                 after_all_gone: asked.all_gone,
             })
         } else {
@@ -195,7 +215,7 @@ impl Sampler {
             }
             None
         };
-        self.last = Some((look, facts));
+        self.last = Some(Taken { asked_at: asked.at, look, facts, new_entries });
     }
 
     /// Remembers a process that was seen alive.
@@ -220,12 +240,30 @@ impl Sampler {
 
     /// The last look, if the driver answered the last request.
     pub fn last(&self) -> Option<&Look> {
-        self.last.as_ref().map(|(look, _)| look)
+        self.last.as_ref().map(|taken| &taken.look)
+    }
+
+    /// When the last look was asked for.
+    pub fn last_asked(&self) -> Option<Instant> {
+        self.last.as_ref().map(|taken| taken.asked_at)
     }
 
     /// What the last look said for settling.
     pub fn facts(&self) -> Option<LookFacts> {
-        self.last.as_ref().and_then(|(_, facts)| *facts)
+        self.last.as_ref().and_then(|taken| taken.facts)
+    }
+
+    /// Nothing charged, nothing unaccounted and nobody new in the last look, and no more used than in `before`.
+    pub fn nothing_to_explain(&self, before: &Look) -> bool {
+        let Some(Taken { look, facts: Some(facts), new_entries: 0, .. }) = &self.last else { return false };
+        let no_more = |device: &DeviceLook| {
+            let used = before.devices.iter().find(|d| d.uuid == device.uuid).and_then(DeviceLook::used);
+            device.gaps.is_empty() && matches!((used, device.used()), (Some(before), Some(now)) if now <= before)
+        };
+        facts.listed == Some(Bytes::ZERO)
+            && facts.entries == 0
+            && facts.growth == Bytes::ZERO
+            && look.devices.iter().all(no_more)
     }
 
     /// The driver does not answer any more.

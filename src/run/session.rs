@@ -5,16 +5,13 @@ use super::{
     event::{Event, Looker},
     family::Myself,
     inbox::Inbox,
-    signals::{Caught, Signals, ends_us},
-    worker::{Job, Workers},
+    signals::{Caught, Signals},
+    worker::{Job, ScanFor, Workers},
 };
 use crate::{
     exit::Ending,
     model::{BootId, Look, Observer, Uuid},
-    observe::{
-        driver::{Failure, Inventory},
-        proc::ProcReader,
-    },
+    observe::{driver::Inventory, proc::ProcReader},
 };
 use anyhow::Context;
 use std::{
@@ -83,7 +80,7 @@ impl Session {
         let myself = Myself::look().context("could not read /proc/self; is /proc mounted?")?;
         let signals = Signals::install(events.clone())?;
         let workers = Workers::start(&reader, events)?;
-        workers.ask(Job::Scan(Vec::new()));
+        workers.ask(Job::Scan(ScanFor::Before, Vec::new()));
         Ok(Self {
             inbox: Inbox::new(received),
             workers,
@@ -99,6 +96,11 @@ impl Session {
     /// The driver's client.
     pub fn set_looker(&mut self, looker: Box<dyn Looker>) {
         self.looker = Some(looker);
+    }
+
+    /// The process below which every survivor of the run stands: we.
+    pub fn root(&self) -> crate::model::ProcId {
+        self.myself.id
     }
 
     pub(super) fn looker(&self) -> &dyn Looker {
@@ -121,11 +123,11 @@ impl Session {
         select: impl FnOnce(&Inventory) -> anyhow::Result<Vec<Uuid>>,
     ) -> Result<Before, Stop> {
         let opened = self.wait_for(open_timeout + CLIENT_PATIENCE, true, |inbox| inbox.opened.take())?;
-        let inventory = opened.context("the NVIDIA driver did not answer in time")?.map_err(explained)?;
+        let inventory = opened.context("the NVIDIA driver did not answer in time")?.map_err(anyhow::Error::new)?;
         let selected = select(&inventory)?;
         self.looker().request_look(&selected);
         let looked = self.wait_for(self.look_timeout + CLIENT_PATIENCE, false, |inbox| inbox.look.take())?;
-        let mut look = looked.context("the NVIDIA driver did not answer in time")?.map_err(explained)?;
+        let mut look = looked.context("the NVIDIA driver did not answer in time")?.map_err(anyhow::Error::new)?;
         look.at_ms = u64::try_from(self.zero.elapsed().as_millis()).unwrap_or(u64::MAX);
         nothing_to_measure(&look)?;
         let boot_id = self.reader.boot_id()?;
@@ -164,42 +166,28 @@ impl Session {
             }
             if say_so && waited >= A_WORD_AFTER {
                 say_so = false;
-                let _ = writeln!(io::stderr(), "gpuresid: waiting for the NVIDIA driver; the command has not started yet");
+                let _ =
+                    writeln!(io::stderr(), "gpuresid: waiting for the NVIDIA driver; the command has not started yet");
             }
             let wake = if say_so { A_WORD_AFTER } else { patience };
             self.inbox.wait(start + wake.min(patience));
         }
     }
 
-    /// Whether a signal told us to end while there is no command that it could be meant for.
+    /// Whether a signal came while there is no command that it could be meant for: it ends us.
     ///
     /// # Errors
     /// Then.
     pub(super) fn told_to_end(&mut self) -> Result<(), Stop> {
-        while let Some(Caught { signal, .. }) = self.inbox.signals.pop_front() {
-            if ends_us(signal) || !self.has_command() {
-                return Err(Stop::Told(Ending::Signal(signal)));
-            }
+        match self.inbox.signals.pop_front() {
+            Some(Caught { signal, .. }) => Err(Stop::Told(Ending::Signal(signal))),
+            None => Ok(()),
         }
-        Ok(())
-    }
-
-    fn has_command(&self) -> bool {
-        false
     }
 
     /// Nobody waits for events from here on: the next signal that asks for an end ends the process.
-    pub fn leave_at_next_signal(&mut self) -> Result<(), Stop> {
+    pub fn leave_at_next_signal(&self) {
         self.signals.leave_at_once();
-        self.told_to_end()
-    }
-}
-
-/// A failure of the driver for the user.
-fn explained(failure: Failure) -> anyhow::Error {
-    match &failure.hint {
-        Some(hint) => anyhow::anyhow!("{failure}\nhint: {hint}"),
-        None => failure.into(),
     }
 }
 

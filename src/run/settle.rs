@@ -35,9 +35,9 @@ pub struct Rules {
 pub struct LookFacts {
     /// Listed memory that is charged; `None`: not known.
     pub listed: Option<Bytes>,
-    /// Charged entries whose process is known to be gone.
-    pub gone_entries: usize,
-    /// Unaccounted memory that is charged.
+    /// Charged entries.
+    pub entries: usize,
+    /// Unaccounted growth that can be charged.
     pub growth: Bytes,
     /// The look was asked for when nothing of the run lived any more.
     pub after_all_gone: bool,
@@ -151,7 +151,7 @@ impl Settle {
         }
         let left = match look.listed {
             Some(listed) => listed,
-            None if look.gone_entries > 0 => return Step::Wait(Waiting::Draining(None)),
+            None if look.entries > 0 => return self.outside(facts, None),
             None => {
                 let since = *self.unknown_since.get_or_insert(facts.now);
                 return if facts.now.saturating_sub(since) >= UNKNOWN_PATIENCE {
@@ -163,14 +163,20 @@ impl Settle {
         };
         self.unknown_since = None;
         let unaccounted = if look.growth > self.rules.tolerated { look.growth } else { Bytes::ZERO };
-        let left = left + unaccounted;
-        if left == Bytes::ZERO {
-            Step::Done(SettleEnd::AllGone)
-        } else if self.rules.outsiders && look.gone_entries == 0 && self.quiet(TreeFacts { at: facts.now, ..TreeFacts::default() }, Some(left)) {
-            Step::Done(SettleEnd::Unchanged)
-        } else {
-            Step::Wait(Waiting::Draining(Some(left)))
+        match left + unaccounted {
+            Bytes::ZERO => Step::Done(SettleEnd::AllGone),
+            left => self.outside(facts, Some(left)),
         }
+    }
+
+    /// Memory is there whose owner does not live below us: the dead's is waited for, that of processes elsewhere is
+    /// theirs when it does not change.
+    fn outside(&mut self, facts: Facts<'_>, left: Option<Bytes>) -> Step {
+        let nobody = TreeFacts { at: facts.now, ..TreeFacts::default() };
+        if self.rules.outsiders && self.quiet(nobody, left) {
+            return Step::Done(SettleEnd::Unchanged);
+        }
+        Step::Wait(Waiting::Draining(left))
     }
 
     /// Something of the run lives.

@@ -164,9 +164,8 @@ pub fn relation(sender: u32, group: i32, own_root: u32) -> Relation {
     let Ok(process) = procfs::process::Process::new(sender.cast_signed()) else { return Relation::Other };
     if sender.cast_signed() == group && sender != own_root {
         let name = process.stat().map(|s| s.comm).unwrap_or_default();
-        let foreground = process
-            .cmdline()
-            .is_ok_and(|argv| argv.iter().skip(1).take(8).any(|a| a == "--foreground" || a == "-f"));
+        let foreground =
+            process.cmdline().is_ok_and(|argv| argv.iter().skip(1).take(8).any(|a| a == "--foreground" || a == "-f"));
         return if name == "timeout" && !foreground { Relation::TimeoutLeader } else { Relation::Leader };
     }
     let mut parent = process.stat().map(|s| s.ppid).unwrap_or(0);

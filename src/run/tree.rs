@@ -30,6 +30,7 @@ pub struct Tree {
     next: Instant,
     period: Duration,
     last: Vec<Process>,
+    last_asked: Option<Instant>,
     facts: Option<TreeFacts>,
     uids: BTreeSet<u32>,
 }
@@ -45,6 +46,7 @@ impl Tree {
             next: now,
             period: PERIOD.min(quiet / 4),
             last: Vec::new(),
+            last_asked: None,
             facts: None,
             uids: BTreeSet::from([rustix::process::getuid().as_raw()]),
         }
@@ -58,6 +60,17 @@ impl Tree {
     /// Something happened: read soon.
     pub fn nudge(&mut self) {
         self.next = self.earliest;
+    }
+
+    /// The next reading is due at once, whatever it costs.
+    pub fn hurry(&mut self) {
+        self.earliest = Instant::now();
+        self.next = self.earliest;
+    }
+
+    /// Whether a reading that was asked for after `start` is there.
+    pub fn answered_since(&self, start: Instant) -> bool {
+        self.last_asked.is_some_and(|at| at >= start)
     }
 
     /// When to call [`Self::job`] next; `None` while a reading is on its way.
@@ -83,6 +96,7 @@ impl Tree {
         ended: Option<(Instant, Duration)>,
     ) -> &[Process] {
         let (asked_at, settling) = self.asked.take().unwrap_or_else(|| (Instant::now(), false));
+        self.last_asked = Some(asked_at);
         let share = if settling { SHARE_SETTLING } else { SHARE_RUNNING };
         let now = Instant::now();
         self.earliest = now + (cost * share).max(SHORTEST.min(self.period));
@@ -95,9 +109,8 @@ impl Tree {
         self.last = tree.into_iter().filter(|p| ours(p)).collect();
         self.uids.extend(self.last.iter().filter_map(|p| p.uid));
         if let Some((_, at)) = ended.filter(|(end, _)| settling && asked_at >= *end) {
-            let member = |p: &Process| {
-                (p.id, Member { files: p.files.clone(), cpu_ticks: p.cpu_ticks, dying: p.dying })
-            };
+            let member =
+                |p: &Process| (p.id, Member { files: p.files.clone(), cpu_ticks: p.cpu_ticks, dying: p.dying });
             self.facts = Some(TreeFacts { at, members: self.last.iter().map(member).collect() });
         }
         &self.last

@@ -19,9 +19,9 @@ pub struct WaitingLine {
 }
 
 impl WaitingLine {
-    /// Nothing is shown yet. `quiet`: never show anything.
-    pub fn new(quiet: bool) -> Self {
-        Self { terminal: !quiet && termios::isatty(io::stderr()), shown: String::new() }
+    /// Nothing is shown yet.
+    pub fn new() -> Self {
+        Self { terminal: termios::isatty(io::stderr()), shown: String::new() }
     }
 
     /// Shows what is waited for.

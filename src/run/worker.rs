@@ -17,6 +17,15 @@ use std::{
     time::Duration,
 };
 
+/// What a scan is for: an answer that comes too late must not be taken for a later one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScanFor {
+    /// The before-look.
+    Before,
+    /// The after-look.
+    After,
+}
+
 /// What to read.
 #[derive(Debug)]
 pub enum Job {
@@ -32,7 +41,7 @@ pub enum Job {
         files: bool,
     },
     /// Everybody with an NVIDIA file open, and these PIDs.
-    Scan(Vec<u32>),
+    Scan(ScanFor, Vec<u32>),
 }
 
 /// What was read.
@@ -45,7 +54,7 @@ pub enum Answer {
     /// The tree, and the CPU time that reading it cost.
     Tree(Vec<Process>, Duration),
     /// The scan.
-    Scanned(Scan),
+    Scanned(ScanFor, Scan),
 }
 
 /// The two readers.
@@ -83,7 +92,7 @@ impl Workers {
     pub fn ask(&self, job: Job) {
         let to = match job {
             Job::Identify(..) | Job::Examine(_) => &self.quick,
-            Job::Tree { .. } | Job::Scan(_) => &self.slow,
+            Job::Tree { .. } | Job::Scan(..) => &self.slow,
         };
         let _ = to.send(job);
     }
@@ -112,7 +121,7 @@ fn answer(reader: &ProcReader, job: Job) -> Answer {
             }
             Answer::Tree(tree, cpu_time().saturating_sub(started))
         }
-        Job::Scan(wanted) => Answer::Scanned(reader.scan(&wanted)),
+        Job::Scan(what_for, wanted) => Answer::Scanned(what_for, reader.scan(&wanted)),
     }
 }
 

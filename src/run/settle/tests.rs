@@ -15,7 +15,7 @@ const RULES: Rules = Rules {
 struct World {
     members: Vec<(u32, u32, u64, bool)>,
     listed: Option<Bytes>,
-    gone: usize,
+    entries: usize,
     growth: Bytes,
     told: bool,
     blind: bool,
@@ -45,9 +45,8 @@ fn settle(rules: Rules, world: impl Fn(f64) -> World) -> (SettleEnd, f64) {
         };
         let all_gone = seen.members.is_empty();
         let look =
-            LookFacts { listed: seen.listed, gone_entries: seen.gone, growth: seen.growth, after_all_gone: all_gone };
-        let facts =
-            Facts { now, all_gone, look: Some(look), tree: Some(&tree), blind: seen.blind, told: seen.told };
+            LookFacts { listed: seen.listed, entries: seen.entries, growth: seen.growth, after_all_gone: all_gone };
+        let facts = Facts { now, all_gone, look: Some(look), tree: Some(&tree), blind: seen.blind, told: seen.told };
         if let Step::Done(end) = settle.step(facts) {
             return (end, now.as_secs_f64());
         }
@@ -65,7 +64,7 @@ fn a_clean_run_is_over_at_the_first_look() {
 #[test]
 fn a_look_from_before_the_last_end_proves_nothing() {
     let mut settle = Settle::new(RULES);
-    let old = LookFacts { listed: Some(Bytes::ZERO), gone_entries: 0, growth: Bytes::ZERO, after_all_gone: false };
+    let old = LookFacts { listed: Some(Bytes::ZERO), entries: 0, growth: Bytes::ZERO, after_all_gone: false };
     let facts = Facts { now: Duration::ZERO, all_gone: true, look: Some(old), tree: None, blind: false, told: false };
     assert_eq!(settle.step(facts), Step::Wait(Waiting::Look));
     let new = LookFacts { after_all_gone: true, ..old };
@@ -131,7 +130,7 @@ fn holders_outside_the_tree_are_judged_when_quiet() {
 fn what_the_driver_does_not_tell_is_asked_for_a_second() {
     assert_eq!(settle(RULES, |_| World::default()), (SettleEnd::AllGone, 1.0));
     assert_eq!(settle(RULES, |t| if t < 0.5 { World::default() } else { empty() }), (SettleEnd::AllGone, 0.5));
-    assert_eq!(settle(RULES, |_| World { gone: 1, ..World::default() }), (SettleEnd::Cap, 120.0));
+    assert_eq!(settle(RULES, |_| World { entries: 1, ..World::default() }), (SettleEnd::Cap, 120.0));
 }
 
 #[test]
