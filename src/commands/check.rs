@@ -2,6 +2,7 @@
 //! [`crate::run`].
 
 use crate::{
+    cli::{CheckArgs, Global},
     exit::{self, Ending},
     judge,
     model::{
@@ -42,6 +43,8 @@ pub struct CheckOptions {
     pub grace: Duration,
     /// Time between two looks.
     pub sample: Duration,
+    /// Print nothing; the exit code and the reports say it.
+    pub silent: bool,
     /// The reports to write.
     pub reports: Vec<ReportTarget>,
     /// Where device readings come from.
@@ -67,6 +70,7 @@ impl CheckOptions {
             timeout: None,
             grace: Duration::from_secs(5),
             sample: Duration::from_millis(100),
+            silent: false,
             reports: Vec::new(),
             source: Source::Nvml { library: None },
             open_timeout: Duration::from_secs(60),
@@ -86,6 +90,26 @@ impl CheckOptions {
     }
 }
 
+/// What was typed.
+pub(super) fn options(global: &Global, args: CheckArgs) -> CheckOptions {
+    let session = super::session_options(global);
+    CheckOptions {
+        selection: session.selection,
+        limits: super::limits(&args.limits),
+        scope: args.scope.into(),
+        settle: args.settle,
+        timeout: args.timeout,
+        sample: args.sample,
+        silent: args.quiet,
+        reports: args.report,
+        source: session.source,
+        open_timeout: session.open_timeout,
+        look_timeout: session.look_timeout,
+        proc: session.proc,
+        ..CheckOptions::new(args.command)
+    }
+}
+
 /// Runs the command and says what did not come back.
 ///
 /// # Errors
@@ -98,6 +122,13 @@ pub fn run(options: &CheckOptions) -> anyhow::Result<Ending> {
 }
 
 fn checked(options: &CheckOptions) -> Result<Ending, Stop> {
+    if options.argv.is_empty() {
+        return Err(crate::error::hinted(
+            "there is no command to check",
+            "write it after `--`: gpuresid check -- python train.py",
+        )
+        .into());
+    }
     let targets = Targets::prepare(&options.reports)?;
     let reader = ProcReader::new(options.proc.clone())?;
     let (events, received) = run::channel();
@@ -124,6 +155,7 @@ fn checked(options: &CheckOptions) -> Result<Ending, Stop> {
         timeout: options.timeout,
         grace: options.grace,
         sample: options.sample,
+        silent: options.silent,
     };
     let outcome = session.watch(&mut before, &run_options)?;
     session.leave_at_next_signal();
@@ -144,7 +176,9 @@ fn report(outcome: Outcome, options: &CheckOptions, targets: Targets) -> Ending 
         limits: options.limits.clone(),
     };
     let report = judge::judge(&observation);
-    say(|out| table::check(&report, &Style::stderr(), out));
+    if !options.silent {
+        say(|out| table::check(&report, &Style::stderr(), out));
+    }
     let ending = outcome.ending(report.exit_code);
     match (write(targets, &report, &observation), ending) {
         (false, Ending::Code(exit::CLEAN)) => Ending::Code(exit::INCONCLUSIVE),

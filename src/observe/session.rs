@@ -89,6 +89,16 @@ impl Session {
         &self.inventory
     }
 
+    /// The running boot.
+    pub fn boot_id(&self) -> &BootId {
+        &self.boot_id
+    }
+
+    /// From now on only these devices.
+    pub fn select(&mut self, devices: Vec<Uuid>) {
+        self.selected = devices;
+    }
+
     /// Takes a snapshot.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     judge::fold::Fold,
     model::{Bytes, DeviceEvent, DeviceLook, Gap, Look, Process, Trace, Uuid},
-    observe::driver::{Failure, FailureKind},
+    observe::driver::Failure,
 };
 use std::time::{Duration, Instant};
 
@@ -157,7 +157,7 @@ impl Sampler {
             Err(failure) => {
                 let now = Instant::now();
                 let since = *self.failing_since.get_or_insert(now);
-                self.lost = failure.kind == FailureKind::Timeout || now.duration_since(since) >= FAILING_PATIENCE;
+                self.lost = now.duration_since(since) >= FAILING_PATIENCE;
                 self.last = None;
                 let gap = Gap::new("NVML", failure.message);
                 match &mut self.fold {

@@ -19,9 +19,9 @@ pub struct WaitingLine {
 }
 
 impl WaitingLine {
-    /// Nothing is shown yet.
-    pub fn new() -> Self {
-        Self { terminal: termios::isatty(io::stderr()), shown: String::new() }
+    /// Nothing is shown yet, and never if `silent`.
+    pub fn new(silent: bool) -> Self {
+        Self { terminal: !silent && termios::isatty(io::stderr()), shown: String::new() }
     }
 
     /// Shows what is waited for.

@@ -60,6 +60,8 @@ pub struct Options {
     pub grace: Duration,
     /// Time between two looks.
     pub sample: Duration,
+    /// Say nothing on a terminal.
+    pub silent: bool,
 }
 
 /// What was seen.
@@ -170,7 +172,7 @@ impl Session {
             tree,
             clock: Watched::new(started),
             settle: Settle::new(rules),
-            line: WaitingLine::new(),
+            line: WaitingLine::new(options.silent),
             started,
             started_ms,
             command,
