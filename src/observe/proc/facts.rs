@@ -119,12 +119,8 @@ impl ProcReader {
                 .ok()
                 .map(|text| String::from_utf8_lossy(&text).trim().to_owned())
                 .filter(|function| !function.is_empty() && function != "0"),
-<<<<<<< HEAD
             marker: None,
-=======
-            marker: memory.marker,
             marker_alive: None,
->>>>>>> w-cli
             cgroup: handle::read(dir, "cgroup", 64 << 10).ok().and_then(|text| cgroup::telling_path(&text)),
             shared_mappings: Vec::new(),
         }))
