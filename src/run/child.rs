@@ -40,7 +40,7 @@ impl std::error::Error for NotStarted {}
 ///
 /// # Errors
 /// If it could not be started; then nothing of it has run.
-pub fn start(argv: &[OsString], run_id: &str) -> Result<Running, NotStarted> {
+pub(super) fn start(argv: &[OsString], run_id: &str) -> Result<Running, NotStarted> {
     let Some((program, arguments)) = argv.split_first() else {
         return Err(NotStarted { exit_code: crate::exit::CANNOT, message: "there is no command to run".into() });
     };

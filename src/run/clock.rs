@@ -8,19 +8,19 @@ const STEP: Duration = Duration::from_secs(2);
 
 /// Counts the time that the loop was awake.
 #[derive(Debug)]
-pub struct Watched {
+pub(super) struct Watched {
     last: Instant,
     total: Duration,
 }
 
 impl Watched {
     /// From now on.
-    pub fn new(now: Instant) -> Self {
+    pub(super) fn new(now: Instant) -> Self {
         Self { last: now, total: Duration::ZERO }
     }
 
     /// The watched time up to now.
-    pub fn tick(&mut self, now: Instant) -> Duration {
+    pub(super) fn tick(&mut self, now: Instant) -> Duration {
         self.total += now.saturating_duration_since(self.last).min(STEP);
         self.last = now;
         self.total

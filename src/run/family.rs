@@ -9,7 +9,7 @@ use std::fs;
 
 /// What stays the same about us.
 #[derive(Debug, Clone, Copy)]
-pub struct Myself {
+pub(super) struct Myself {
     /// As `/proc` shows us.
     pub id: ProcId,
     /// Our process group; 0 if its leader is outside our PID namespace.
@@ -24,7 +24,7 @@ pub struct Myself {
 
 /// A child of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kin {
+pub(super) struct Kin {
     /// Its PID as `/proc` shows it.
     pub shown: u32,
     /// Its PID for calls that wait and signal.
@@ -36,7 +36,7 @@ impl Myself {
     ///
     /// # Errors
     /// If `/proc/self` cannot be read.
-    pub fn look() -> ProcResult<Self> {
+    pub(super) fn look() -> ProcResult<Self> {
         let process = Process::myself()?;
         let stat = process.stat()?;
         let level = process.status()?.nspid.map_or(0, |pids| pids.len().saturating_sub(1));
@@ -52,7 +52,7 @@ impl Myself {
 
     /// Our children, the ended ones that nobody has waited for included. Reliable when it is asked again until nothing
     /// changes: a child that comes or goes while the list is read may be missed.
-    pub fn children(&self) -> Vec<Kin> {
+    pub(super) fn children(&self) -> Vec<Kin> {
         let shown = listed_children().unwrap_or_else(|| {
             let all = procfs::process::all_processes().into_iter().flatten().flatten();
             all.filter_map(|p| p.stat().ok())
@@ -64,7 +64,7 @@ impl Myself {
     }
 
     /// The identity that `/proc` shows for our child with this PID.
-    pub fn child(&self, pid: u32) -> Option<ProcId> {
+    pub(super) fn child(&self, pid: u32) -> Option<ProcId> {
         let shown = if self.level == 0 { pid } else { self.children().into_iter().find(|k| k.pid == pid)?.shown };
         let stat = Process::new(shown.cast_signed()).and_then(|p| p.stat()).ok()?;
         Some(ProcId { pid: shown, start_ticks: stat.starttime })

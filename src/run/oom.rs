@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf};
 
 /// Processes of our cgroup that the OOM killer has ended since the cgroup was made; `None` if the kernel does not tell.
-pub fn kills() -> Option<u64> {
+pub(super) fn kills() -> Option<u64> {
     let cgroups = fs::read_to_string("/proc/self/cgroup").ok()?;
     count(&fs::read_to_string(counter(&cgroups)?).ok()?)
 }

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 /// Takes care of our children.
 #[derive(Debug)]
-pub struct Reaper {
+pub(super) struct Reaper {
     myself: Myself,
     /// Children that are not of the run: those of the process that became us by exec (`bash -c 'a & exec gpuresid …'`).
     bystanders: BTreeSet<u32>,
@@ -25,13 +25,13 @@ impl Reaper {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn start(myself: Myself) -> rustix::io::Result<Self> {
+    pub(super) fn start(myself: Myself) -> rustix::io::Result<Self> {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         Ok(Self { myself, bystanders: myself.children().iter().map(|kin| kin.pid).collect() })
     }
 
     /// Takes the status of every child that has ended; the command keeps its own.
-    pub fn reap(&mut self, command: &mut Running) {
+    pub(super) fn reap(&mut self, command: &mut Running) {
         while waiting() {
             let ran = command.runs();
             let _ = command.poll();
@@ -58,7 +58,7 @@ impl Reaper {
     }
 
     /// The proof that nothing of the run is alive. `tool`: our own helpers, which come to us where we are PID 1.
-    pub fn all_gone(&self, tool: &[ProcId]) -> bool {
+    pub(super) fn all_gone(&self, tool: &[ProcId]) -> bool {
         match waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT) {
             Err(Errno::CHILD) => true,
             Ok(None) if !self.bystanders.is_empty() || self.myself.init => {

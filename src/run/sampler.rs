@@ -40,7 +40,7 @@ enum Stage {
 
 /// The looks of a run.
 #[derive(Debug)]
-pub struct Sampler {
+pub(super) struct Sampler {
     devices: Vec<Uuid>,
     zero: Instant,
     interval: Duration,
@@ -70,7 +70,7 @@ struct Taken {
 
 impl Sampler {
     /// Looks at these devices. `zero`: when the observation began.
-    pub fn new(devices: Vec<Uuid>, zero: Instant, interval: Duration, look_timeout: Duration) -> Self {
+    pub(super) fn new(devices: Vec<Uuid>, zero: Instant, interval: Duration, look_timeout: Duration) -> Self {
         Self {
             devices,
             zero,
@@ -92,7 +92,7 @@ impl Sampler {
     }
 
     /// The before-look is complete: all that came in meanwhile is folded now.
-    pub fn begin(&mut self, mut fold: Fold) {
+    pub(super) fn begin(&mut self, mut fold: Fold) {
         for (process, at) in self.early_processes.drain(..) {
             fold.remember(&process, at);
         }
@@ -106,29 +106,24 @@ impl Sampler {
         self.fold = Some(fold);
     }
 
-    /// Whether [`Self::begin`] has been called.
-    pub fn has_begun(&self) -> bool {
-        self.fold.is_some()
-    }
-
     /// When to call [`Self::ask`] next; `None` while a look is on its way.
-    pub fn due(&self) -> Option<Instant> {
+    pub(super) fn due(&self) -> Option<Instant> {
         matches!(self.stage, Stage::Idle).then_some(self.next)
     }
 
     /// The command starts: the first look is due one interval later.
-    pub fn start(&mut self, now: Instant) {
+    pub(super) fn start(&mut self, now: Instant) {
         self.next = now + self.interval;
     }
 
     /// Looks are quick from now on, and slow down to the interval.
-    pub fn hurry(&mut self) {
+    pub(super) fn hurry(&mut self) {
         self.quick = 0;
         self.next = self.next.min(Instant::now());
     }
 
     /// Asks for a look if it is time.
-    pub fn ask(&mut self, looker: &dyn Looker, now: Instant, settling: bool, all_gone: bool) {
+    pub(super) fn ask(&mut self, looker: &dyn Looker, now: Instant, settling: bool, all_gone: bool) {
         if !matches!(self.stage, Stage::Idle) || now < self.next {
             return;
         }
@@ -140,7 +135,7 @@ impl Sampler {
     }
 
     /// The driver answered.
-    pub fn answered(&mut self, answer: Result<Look, Failure>, workers: &Workers) {
+    pub(super) fn answered(&mut self, answer: Result<Look, Failure>, workers: &Workers) {
         let Stage::Looking(asked) = std::mem::replace(&mut self.stage, Stage::Idle) else { return };
         match answer {
             Ok(mut look) => {
@@ -170,7 +165,7 @@ impl Sampler {
     }
 
     /// The processes of a look were identified.
-    pub fn identified(&mut self, of: &Look, processes: Vec<Process>) {
+    pub(super) fn identified(&mut self, of: &Look, processes: Vec<Process>) {
         match std::mem::replace(&mut self.stage, Stage::Idle) {
             Stage::Identifying(asked, look) if look.at_ms == of.at_ms => self.take(asked, look, processes),
             other => self.stage = other,
@@ -178,7 +173,7 @@ impl Sampler {
     }
 
     /// Gives up on what has taken too long.
-    pub fn overdue(&mut self, now: Instant) {
+    pub(super) fn overdue(&mut self, now: Instant) {
         match std::mem::replace(&mut self.stage, Stage::Idle) {
             Stage::Identifying(asked, look) if now > asked.at + self.look_timeout + IDENTIFY_PATIENCE => {
                 self.can_identify = false;
@@ -219,7 +214,7 @@ impl Sampler {
     }
 
     /// Remembers a process that was seen alive.
-    pub fn remember(&mut self, process: &Process, at_ms: u64) {
+    pub(super) fn remember(&mut self, process: &Process, at_ms: u64) {
         match &mut self.fold {
             Some(fold) => fold.remember(process, at_ms),
             None => self.early_processes.push((process.clone(), at_ms)),
@@ -227,7 +222,7 @@ impl Sampler {
     }
 
     /// Events of the driver.
-    pub fn events(&mut self, mut events: Vec<DeviceEvent>) {
+    pub(super) fn events(&mut self, mut events: Vec<DeviceEvent>) {
         let at_ms = self.at_ms(Instant::now());
         for event in &mut events {
             event.at_ms = at_ms;
@@ -239,22 +234,22 @@ impl Sampler {
     }
 
     /// The last look, if the driver answered the last request.
-    pub fn last(&self) -> Option<&Look> {
+    pub(super) fn last(&self) -> Option<&Look> {
         self.last.as_ref().map(|taken| &taken.look)
     }
 
     /// When the last look was asked for.
-    pub fn last_asked(&self) -> Option<Instant> {
+    pub(super) fn last_asked(&self) -> Option<Instant> {
         self.last.as_ref().map(|taken| taken.asked_at)
     }
 
     /// What the last look said for settling.
-    pub fn facts(&self) -> Option<LookFacts> {
+    pub(super) fn facts(&self) -> Option<LookFacts> {
         self.last.as_ref().and_then(|taken| taken.facts)
     }
 
     /// Nothing charged, nothing unaccounted and nobody new in the last look, and no more used than in `before`.
-    pub fn nothing_to_explain(&self, before: &Look) -> bool {
+    pub(super) fn nothing_to_explain(&self, before: &Look) -> bool {
         let Some(Taken { look, facts: Some(facts), new_entries: 0, .. }) = &self.last else { return false };
         let no_more = |device: &DeviceLook| {
             let used = before.devices.iter().find(|d| d.uuid == device.uuid).and_then(DeviceLook::used);
@@ -267,23 +262,23 @@ impl Sampler {
     }
 
     /// The driver does not answer any more.
-    pub fn is_lost(&self) -> bool {
+    pub(super) fn is_lost(&self) -> bool {
         self.lost
     }
 
     /// Milliseconds since the observation began.
-    pub fn at_ms(&self, now: Instant) -> u64 {
+    pub(super) fn at_ms(&self, now: Instant) -> u64 {
         u64::try_from(now.saturating_duration_since(self.zero).as_millis()).unwrap_or(u64::MAX)
     }
 
     /// The trace of all looks.
-    pub fn finish(self) -> Trace {
+    pub(super) fn finish(self) -> Trace {
         self.fold.map(Fold::finish).unwrap_or_default()
     }
 }
 
 /// All PIDs that a look lists.
-pub fn listed(look: &Look) -> Vec<u32> {
+pub(super) fn listed(look: &Look) -> Vec<u32> {
     let mut pids: Vec<_> = look.devices.iter().filter_map(|d| d.entries.as_ref()).flatten().map(|e| e.pid).collect();
     pids.sort_unstable();
     pids.dedup();

@@ -19,7 +19,7 @@ const UNKNOWN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The limits of settling.
 #[derive(Debug, Clone, Copy)]
-pub struct Rules {
+pub(super) struct Rules {
     /// Longest time from the end of the command to the verdict.
     pub cap: Duration,
     /// So long nothing may change about living processes.
@@ -32,7 +32,7 @@ pub struct Rules {
 
 /// What the last look said about the run.
 #[derive(Debug, Clone, Copy)]
-pub struct LookFacts {
+pub(super) struct LookFacts {
     /// Listed memory that is charged; `None`: not known.
     pub listed: Option<Bytes>,
     /// Charged entries.
@@ -45,7 +45,7 @@ pub struct LookFacts {
 
 /// A living own process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Member {
+pub(super) struct Member {
     /// Its open NVIDIA files; `None`: not readable.
     pub files: Option<DeviceFiles>,
     /// CPU time so far in clock ticks.
@@ -56,7 +56,7 @@ pub struct Member {
 
 /// The living of the run, at one time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TreeFacts {
+pub(super) struct TreeFacts {
     /// When they were read, since the end of the command.
     pub at: Duration,
     /// Who.
@@ -65,7 +65,7 @@ pub struct TreeFacts {
 
 /// What is known at one moment.
 #[derive(Debug, Clone, Copy)]
-pub struct Facts<'a> {
+pub(super) struct Facts<'a> {
     /// Time since the command ended.
     pub now: Duration,
     /// The proof that nothing of the run lives.
@@ -82,7 +82,7 @@ pub struct Facts<'a> {
 
 /// What is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Waiting {
+pub(super) enum Waiting {
     /// The next reading.
     Look,
     /// Memory on its way back; `None`: how much is not known.
@@ -93,7 +93,7 @@ pub enum Waiting {
 
 /// What to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub(super) enum Step {
     /// Look again.
     Wait(Waiting),
     /// Judge.
@@ -102,7 +102,7 @@ pub enum Step {
 
 /// The state of settling.
 #[derive(Debug)]
-pub struct Settle {
+pub(super) struct Settle {
     rules: Rules,
     quiet: Option<Quiet>,
     unknown_since: Option<Duration>,
@@ -118,12 +118,12 @@ struct Quiet {
 
 impl Settle {
     /// At the end of the command.
-    pub fn new(rules: Rules) -> Self {
+    pub(super) fn new(rules: Rules) -> Self {
         Self { rules, quiet: None, unknown_since: None }
     }
 
     /// Takes what is known now.
-    pub fn step(&mut self, facts: Facts<'_>) -> Step {
+    pub(super) fn step(&mut self, facts: Facts<'_>) -> Step {
         let next = self.without_limits(facts);
         match next {
             Step::Done(_) => next,

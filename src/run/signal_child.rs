@@ -10,7 +10,7 @@ use std::{io, os::unix::process::ExitStatusExt, process::Child};
 
 /// The command after it was started.
 #[derive(Debug)]
-pub struct Running {
+pub(super) struct Running {
     child: Child,
     end: Option<End>,
 }
@@ -21,12 +21,12 @@ impl Running {
     }
 
     /// Its PID, as our own PID namespace counts.
-    pub fn pid(&self) -> u32 {
+    pub(super) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Its status has not been taken yet.
-    pub fn runs(&self) -> bool {
+    pub(super) fn runs(&self) -> bool {
         self.end.is_none()
     }
 
@@ -34,7 +34,7 @@ impl Running {
     ///
     /// # Errors
     /// If the system refuses to tell (somebody else took the status).
-    pub fn poll(&mut self) -> io::Result<Option<End>> {
+    pub(super) fn poll(&mut self) -> io::Result<Option<End>> {
         if self.end.is_none() {
             self.end = self.child.try_wait()?.map(|status| match (status.code(), status.signal()) {
                 (_, Some(signal)) => End::Signaled { signal, core_dumped: status.core_dumped() },
@@ -45,7 +45,7 @@ impl Running {
     }
 
     /// Sends a signal to the command and to nobody else. Nothing happens once it has ended.
-    pub fn signal(&mut self, signal: Signal) {
+    pub(super) fn signal(&mut self, signal: Signal) {
         if !matches!(self.poll(), Ok(None)) {
             return;
         }
@@ -57,7 +57,7 @@ impl Running {
 }
 
 /// The signal with this number, of those that are passed on.
-pub fn forwarded(number: i32) -> Option<Signal> {
+pub(super) fn forwarded(number: i32) -> Option<Signal> {
     [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2]
         .into_iter()
         .find(|s| s.as_raw() == number)

@@ -53,7 +53,7 @@ pub enum SentBy {
 
 /// What is known about the sender of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Relation {
+pub(super) enum Relation {
     /// The leader of our process group, and it is `timeout` in its usual mode.
     TimeoutLeader,
     /// Another leader of our process group.
@@ -66,7 +66,7 @@ pub enum Relation {
 
 /// What to do with a signal while the command runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Delivery {
+pub(super) enum Delivery {
     /// The command has had it, or it is its own.
     Leave,
     /// The command gets it now.
@@ -76,7 +76,7 @@ pub enum Delivery {
 }
 
 /// The rule of the module's first paragraph. `session_leader`: a hangup is sent to the leader of the session alone.
-pub fn delivery(caught: Caught, session_leader: bool, relation: impl FnOnce(u32) -> Relation) -> Delivery {
+pub(super) fn delivery(caught: Caught, session_leader: bool, relation: impl FnOnce(u32) -> Relation) -> Delivery {
     match caught.sender {
         SentBy::Kernel if caught.signal == SIGHUP && session_leader => Delivery::Forward,
         SentBy::Kernel => Delivery::Leave,
@@ -91,7 +91,7 @@ pub fn delivery(caught: Caught, session_leader: bool, relation: impl FnOnce(u32)
 
 /// The caught signals. They arrive as events for the life of the process.
 #[derive(Debug, Clone)]
-pub struct Signals {
+pub(super) struct Signals {
     leave_at_once: Arc<AtomicBool>,
 }
 
@@ -101,7 +101,7 @@ impl Signals {
     ///
     /// # Errors
     /// If a handler or the thread cannot be set up.
-    pub fn install(events: Sender<Event>) -> anyhow::Result<Self> {
+    pub(super) fn install(events: Sender<Event>) -> anyhow::Result<Self> {
         let ignored = ignored_at_start();
         let wanted = FORWARDED.into_iter().filter(|s| ignored & bit(*s) == 0).chain([SIGCHLD]);
         let mut signals =
@@ -130,13 +130,13 @@ impl Signals {
     }
 
     /// SentBy now on nobody reads the events any more: a signal that asks us to end does so at once.
-    pub fn leave_at_once(&self) {
+    pub(super) fn leave_at_once(&self) {
         self.leave_at_once.store(true, Ordering::SeqCst);
     }
 }
 
 /// Whether the signal asks for an end.
-pub const fn ends_us(signal: i32) -> bool {
+pub(super) const fn ends_us(signal: i32) -> bool {
     matches!(signal, SIGTERM | SIGINT | SIGHUP | SIGQUIT)
 }
 
@@ -160,7 +160,7 @@ fn ignored_at_start() -> u64 {
 
 /// The relation of the process that sent a signal, as far as it can still be seen. `group` is the number of our
 /// process group.
-pub fn relation(sender: u32, group: i32, own_root: u32) -> Relation {
+pub(super) fn relation(sender: u32, group: i32, own_root: u32) -> Relation {
     let Ok(process) = procfs::process::Process::new(sender.cast_signed()) else { return Relation::Other };
     if sender.cast_signed() == group && sender != own_root {
         let name = process.stat().map(|s| s.comm).unwrap_or_default();

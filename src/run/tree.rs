@@ -22,7 +22,7 @@ const SHARE_SETTLING: u32 = 20;
 
 /// The living of the run.
 #[derive(Debug)]
-pub struct Tree {
+pub(super) struct Tree {
     root: u32,
     command: Option<ProcId>,
     asked: Option<(Instant, bool)>,
@@ -37,7 +37,7 @@ pub struct Tree {
 
 impl Tree {
     /// Below `root`. The first reading is due at once.
-    pub fn new(root: u32, now: Instant, quiet: Duration) -> Self {
+    pub(super) fn new(root: u32, now: Instant, quiet: Duration) -> Self {
         Self {
             root,
             command: None,
@@ -53,33 +53,33 @@ impl Tree {
     }
 
     /// What is older than the command is not of the run.
-    pub fn set_command(&mut self, id: ProcId) {
+    pub(super) fn set_command(&mut self, id: ProcId) {
         self.command = Some(id);
     }
 
     /// Something happened: read soon.
-    pub fn nudge(&mut self) {
+    pub(super) fn nudge(&mut self) {
         self.next = self.earliest;
     }
 
     /// The next reading is due at once, whatever it costs.
-    pub fn hurry(&mut self) {
+    pub(super) fn hurry(&mut self) {
         self.earliest = Instant::now();
         self.next = self.earliest;
     }
 
     /// Whether a reading that was asked for after `start` is there.
-    pub fn answered_since(&self, start: Instant) -> bool {
+    pub(super) fn answered_since(&self, start: Instant) -> bool {
         self.last_asked.is_some_and(|at| at >= start)
     }
 
     /// When to call [`Self::job`] next; `None` while a reading is on its way.
-    pub fn due(&self) -> Option<Instant> {
+    pub(super) fn due(&self) -> Option<Instant> {
         self.asked.is_none().then_some(self.next)
     }
 
     /// The next reading, if it is time. In settling the open files count too.
-    pub fn job(&mut self, now: Instant, settling: bool) -> Option<Job> {
+    pub(super) fn job(&mut self, now: Instant, settling: bool) -> Option<Job> {
         if self.asked.is_some() || now < self.next {
             return None;
         }
@@ -88,7 +88,7 @@ impl Tree {
     }
 
     /// A reading is there: who of it is of the run. `ended`: when the command ended.
-    pub fn answered(
+    pub(super) fn answered(
         &mut self,
         tree: Vec<Process>,
         cost: Duration,
@@ -117,17 +117,17 @@ impl Tree {
     }
 
     /// The last reading.
-    pub fn living(&self) -> &[Process] {
+    pub(super) fn living(&self) -> &[Process] {
         &self.last
     }
 
     /// The last reading after the command ended, for settling.
-    pub fn facts(&self) -> Option<&TreeFacts> {
+    pub(super) fn facts(&self) -> Option<&TreeFacts> {
         self.facts.as_ref()
     }
 
     /// Real user ids that processes of the run had.
-    pub fn uids(&self) -> &BTreeSet<u32> {
+    pub(super) fn uids(&self) -> &BTreeSet<u32> {
         &self.uids
     }
 }

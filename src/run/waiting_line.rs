@@ -13,19 +13,19 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The line on standard error.
 #[derive(Debug)]
-pub struct WaitingLine {
+pub(super) struct WaitingLine {
     terminal: bool,
     shown: String,
 }
 
 impl WaitingLine {
     /// Nothing is shown yet, and never if `silent`.
-    pub fn new(silent: bool) -> Self {
+    pub(super) fn new(silent: bool) -> Self {
         Self { terminal: !silent && termios::isatty(io::stderr()), shown: String::new() }
     }
 
     /// Shows what is waited for.
-    pub fn show(&mut self, waiting: Waiting, since: Duration, cap: Duration) {
+    pub(super) fn show(&mut self, waiting: Waiting, since: Duration, cap: Duration) {
         if !self.terminal || since < PATIENCE {
             return;
         }
@@ -47,7 +47,7 @@ impl WaitingLine {
     }
 
     /// Takes the line away.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         if !self.shown.is_empty() {
             self.shown.clear();
             let _ = write!(io::stderr(), "\r\x1b[K");
