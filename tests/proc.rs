@@ -159,7 +159,8 @@ node('nvidia0'); ready(); forever()"
     command.arg(dev.path()).env("GPURESID_RUN_ID", "outer:inner").process_group(0);
     let child = until_ready(command);
     let reader = reader(dev.path());
-    let process = reader.examine(child.pid()).unwrap().unwrap();
+    let process =
+        eventually("it sleeps", || reader.examine(child.pid()).unwrap().filter(|p| p.state == ProcessState::Sleeping));
     let me = reader.observer();
     assert_eq!(process.id.pid, child.pid());
     assert_eq!((process.ppid, process.pgid), (std::process::id(), child.pid().cast_signed()));
@@ -168,9 +169,8 @@ node('nvidia0'); ready(); forever()"
         assert_eq!(process.user.as_deref(), Some("root"));
     }
     assert!(process.comm.starts_with("python3"), "{}", process.comm);
-    assert_eq!(process.argv[0], "python3");
+    assert!(process.argv[0].ends_with("python3"));
     assert_eq!(process.argv.last().unwrap().as_str(), dev.path().to_str().unwrap());
-    assert_eq!(process.state, ProcessState::Sleeping);
     assert_eq!((process.threads, process.leader_gone, process.dying), (1, false, false));
     assert!(process.age_seconds.unwrap() < 600);
     assert_eq!(process.nspid, [child.pid()]);
@@ -211,7 +211,7 @@ ready(); end_main_thread()",
     assert_eq!(found.state, ProcessState::Zombie);
     assert_eq!((found.threads, found.dying), (4, false));
     assert_eq!(nodes(&found), [("nvidia0", 1), ("nvidiactl", 1)]);
-    assert!(found.argv.is_empty() || found.argv[0] == "python3");
+    assert!(found.argv.is_empty() || found.argv[0].ends_with("python3"));
     assert!(reader.descendants(std::process::id()).iter().any(|p| p.id == found.id));
     assert!(reader.scan(&[]).uninspected.iter().all(|u| u.id != found.id));
 }
@@ -377,7 +377,7 @@ while True:
         let tree = reader.descendants(restless.pid());
         assert!(tree.iter().all(|p| p.ancestors.iter().any(|a| a.id.pid == 1)));
         for short in scan.processes.iter().filter(|p| p.ppid == restless.pid()) {
-            assert!(short.argv.is_empty() || short.argv[0] == "python3");
+            assert!(short.argv.is_empty() || short.argv[0].ends_with("python3"));
             seen += 1;
         }
         scans += 1;
@@ -508,7 +508,7 @@ fn inner_nobody() {
     assert!(other.comm.starts_with("python3"));
     let listed = find(&scan, pid).unwrap();
     assert_eq!((&listed.files, listed.id), (&None, other.id), "unknown is not none");
-    assert_eq!(listed.argv[0], "python3");
+    assert!(listed.argv[0].ends_with("python3"));
     assert_eq!(scan.gaps, []);
     // Threads of the kernel have no command line; nobody needs to inspect them.
     for who in &scan.uninspected {
@@ -529,7 +529,10 @@ fn hidepid_counts_where_it_hides() {
     {
         let mount = format!("mount -t proc -o {options} proc /proc && exec \"$@\"");
         let root = ["unshare", "-m", "sh", "-c", &mount, "sh"];
-        again(&root, "inner_hidepid", &["no".as_ref()]);
+        // Some machines guard their first process from root too; then hidepid hides it from root.
+        if std::fs::read_link("/proc/1/ns/pid").is_ok() {
+            again(&root, "inner_hidepid", &["no".as_ref()]);
+        }
         again(&[&root[..], &NOBODY].concat(), "inner_hidepid", &[hidden.as_ref()]);
     }
 }
@@ -543,7 +546,7 @@ fn inner_hidepid() {
     assert_eq!((me.hidepid, me.foreign_procfs), (hidden == "yes", false));
     let scan = reader.scan(&[1]);
     let seen = find(&scan, 1).is_some() || scan.uninspected.iter().any(|u| u.id.pid == 1);
-    assert_eq!(seen, hidden == "no");
+    assert_eq!(seen, hidden == "no", "{me:?} {scan:?}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! One short file per subcommand: wiring and loops only.
 
+pub mod check;
 mod diff;
 mod marker;
 mod snapshot;
@@ -37,7 +38,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Ending> {
     color.write_global();
     match command {
         Command::Status(args) => status::run(&global, &args),
-        Command::Check(_) => anyhow::bail!("not built yet"),
+        Command::Check(args) => check::run(&check::options(&global, args)),
         Command::Snapshot(args) => snapshot::run(&global, &args),
         Command::Diff(args) => diff::run(&global, &args),
     }

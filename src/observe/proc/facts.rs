@@ -4,8 +4,9 @@ use super::{
     ProcReader, cgroup,
     files::Files,
     handle::{self, PidDir, gone},
-    memory::{self, Patience},
+    memory::{self, Answer},
     stat::{Stat, Status},
+    tree::Known,
 };
 use crate::model::{Gap, ProcId, Process, ProcessState};
 use rustix::{
@@ -19,12 +20,6 @@ pub(super) enum Depth {
     Identity,
     /// Everything, with these files.
     Full(Files),
-}
-
-/// A process, and what of it could not be read.
-pub(super) struct Facts {
-    pub(super) process: Process,
-    pub(super) gap: Option<Gap>,
 }
 
 /// The `stat` of a process; `Ok(None)` if it is gone.
@@ -72,8 +67,9 @@ fn live_thread(dir: &PidDir) -> Option<(u32, Stat)> {
 }
 
 impl ProcReader {
-    /// Everything about the process behind `dir` but its ancestors; `Ok(None)` if it is gone, or was a thread.
-    pub(super) fn facts(&self, dir: &PidDir, depth: Depth, patience: &Patience) -> Result<Option<Facts>, Errno> {
+    /// What the small files tell about the process behind `dir`; the rest comes with [`Self::complete`]. `Ok(None)` if it
+    /// is gone, or was a thread.
+    pub(super) fn facts(&self, dir: &PidDir, depth: Depth) -> Result<Option<Process>, Errno> {
         let Some(first) = stat(dir)? else { return Ok(None) };
         let id = ProcId { pid: dir.pid, start_ticks: first.start_ticks };
         let status = status(dir);
@@ -95,21 +91,12 @@ impl ProcReader {
             speaker.as_ref().map_or_else(|| "wchan".into(), |(thread, _)| format!("task/{thread}/wchan"));
 
         let full = matches!(depth, Depth::Full(_));
-        let memory = memory::read(dir, id, full, &self.inner.stuck, patience);
-        let gap = memory.is_none().then(|| {
-            Gap::new(
-                format!("process {}", dir.pid),
-                "its command line and environment could not be read in time: it keeps its memory locked, which a \
-                 process stuck in the kernel does",
-            )
-        });
-        let memory = memory.unwrap_or_default();
         let files = match depth {
             Depth::Full(Files::Open(files)) => Some(files),
             Depth::Full(Files::NoTable) if !exiting => Some(Default::default()),
             _ => None,
         };
-        let process = Process {
+        Ok(Some(Process {
             id,
             ppid: first.ppid,
             ancestors: Vec::new(),
@@ -118,7 +105,7 @@ impl ProcReader {
             uid: status.uid,
             user: status.uid.and_then(|uid| self.user(uid)),
             comm: first.comm,
-            argv: memory.argv,
+            argv: Vec::new(),
             state: first.state,
             threads: first.threads,
             age_seconds: if full { self.age(first.start_ticks) } else { None },
@@ -132,17 +119,36 @@ impl ProcReader {
                 .ok()
                 .map(|text| String::from_utf8_lossy(&text).trim().to_owned())
                 .filter(|function| !function.is_empty() && function != "0"),
-            marker: memory.marker,
+            marker: None,
             marker_alive: None,
             cgroup: handle::read(dir, "cgroup", 64 << 10).ok().and_then(|text| cgroup::telling_path(&text)),
-            shared_mappings: memory.shared_mappings,
-        };
-        // What was read while it ended is half true: gone is the whole truth.
-        match stat(dir)? {
-            Some(last) if last.plain_zombie() && process.state != ProcessState::Zombie => Ok(None),
-            Some(last) if last.start_ticks == id.start_ticks => Ok(Some(Facts { process, gap })),
-            _ => Ok(None),
+            shared_mappings: Vec::new(),
+        }))
+    }
+
+    /// Adds what has to be read from their memory, and the ancestors; leaves out who ended meanwhile.
+    pub(super) fn complete(&self, processes: Vec<Process>, mappings: bool) -> (Vec<Process>, Vec<Gap>) {
+        let ids = processes.iter().map(|process| process.id).collect();
+        let answers = memory::read(&self.inner.root, ids, mappings, &self.inner.stuck);
+        let (mut complete, mut gaps, mut known) = (Vec::new(), Vec::new(), Known::new());
+        for (mut process, answer) in processes.into_iter().zip(answers) {
+            match answer {
+                Answer::Gone => continue,
+                Answer::Read(memory) => {
+                    process.argv = memory.argv;
+                    process.marker = memory.marker;
+                    process.shared_mappings = memory.shared_mappings;
+                }
+                Answer::Stuck => gaps.push(Gap::new(
+                    format!("process {}", process.id),
+                    "its command line and environment could not be read in time: it keeps its memory locked, as a \
+                     process does that is stuck in the kernel",
+                )),
+            }
+            process.ancestors = self.ancestors(&process, &mut known);
+            complete.push(process);
         }
+        (complete, gaps)
     }
 
     /// Seconds since a start time, on the clock that counts from boot through every suspend.

@@ -108,11 +108,6 @@ impl PidDir {
         }
     }
 
-    /// A second handle on the same process, for another thread.
-    pub(super) fn again(&self) -> std::io::Result<Self> {
-        Ok(Self { pid: self.pid, dir: self.dir.try_clone()? })
-    }
-
     /// Number of threads, the main thread included, from the link count of `task`: far cheaper than `stat`, for which
     /// the kernel sums up the times of all threads. `None` where it could not be had.
     pub(super) fn threads(&self) -> Option<u32> {

@@ -1,14 +1,17 @@
 //! What lies in the memory of a process: its command line, the marker in its environment, its mappings. Apart, because
 //! the kernel takes the process's memory lock for these, and a process that is stuck in the driver may hold that lock
-//! for ever: whoever reads then hangs too. So a thread of its own reads, and is left behind when it takes too long.
+//! for ever: whoever reads then hangs too. So a thread of its own reads, and is left behind when it gets no further.
 
-use super::handle::{self, PidDir};
+use super::{
+    facts,
+    handle::{self, PidDir},
+};
 use crate::model::ProcId;
 use std::{
-    collections::HashSet,
+    os::fd::AsFd,
     sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
         mpsc,
     },
     thread,
@@ -25,6 +28,12 @@ const MOST_ENVIRONMENT: usize = 8 << 20;
 const MOST_MAPS: usize = 32 << 20;
 const MOST_SHARED: usize = 64;
 
+/// So long one process may take, while the patience of the whole call lasts: eight stuck ranks must not cost eight
+/// waits. Then each still gets the least.
+const ONE: Duration = Duration::from_millis(300);
+const ALL: Duration = Duration::from_millis(1000);
+const LEAST: Duration = Duration::from_millis(20);
+
 /// What was read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Memory {
@@ -33,79 +42,95 @@ pub(super) struct Memory {
     pub(super) shared_mappings: Vec<String>,
 }
 
-/// Processes whose memory could not be read in time, as long as the thread that was left behind still waits: asking
-/// again would leave one more behind at each look.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Stuck(Arc<Mutex<HashSet<ProcId>>>);
+/// What became of the reading of one process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Answer<T> {
+    Read(T),
+    /// The process ended, or its number is somebody else's by now.
+    Gone,
+    /// It did not answer in time.
+    Stuck,
+}
+
+/// Processes whose reader was left behind and still waits: asking again would leave one more behind at each look.
+#[derive(Debug, Default)]
+pub(super) struct Stuck(Mutex<Vec<(ProcId, Weak<AtomicBool>)>>);
 
 impl Stuck {
-    fn with<T>(&self, act: impl FnOnce(&mut HashSet<ProcId>) -> T) -> T {
-        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    fn has(&self, id: ProcId) -> bool {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(_, reader)| reader.strong_count() > 0);
+        all.iter().any(|(stuck, _)| *stuck == id)
+    }
+
+    fn add(&self, id: ProcId, reader: Weak<AtomicBool>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((id, reader));
     }
 }
 
-/// How long one call of the reader may wait for stuck processes in all, so that eight stuck ranks do not cost eight
-/// waits.
-#[derive(Debug)]
-pub(super) struct Patience(AtomicU64);
-
-impl Patience {
-    const ONE: Duration = Duration::from_millis(300);
-    const LEAST: Duration = Duration::from_millis(20);
-
-    pub(super) fn new() -> Self {
-        Self(AtomicU64::new(1000))
-    }
-
-    fn next(&self) -> Duration {
-        Duration::from_millis(self.0.load(Ordering::Relaxed)).clamp(Self::LEAST, Self::ONE)
-    }
-
-    fn spend(&self, spent: Duration) {
-        let spent = u64::try_from(spent.as_millis()).unwrap_or(u64::MAX);
-        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| Some(left.saturating_sub(spent)));
-    }
-}
-
-/// Reads the memory of a process. `None`: it did not answer in time.
-pub(super) fn read(dir: &PidDir, id: ProcId, mappings: bool, stuck: &Stuck, patience: &Patience) -> Option<Memory> {
-    let dir = dir.again().ok()?;
-    guarded(id, stuck, patience, move || {
+/// Reads the memory of each process, in their order; `mappings` too where they are wanted.
+pub(super) fn read(root: impl AsFd, ids: Vec<ProcId>, mappings: bool, stuck: &Stuck) -> Vec<Answer<Memory>> {
+    let Ok(root) = root.as_fd().try_clone_to_owned() else { return vec![Answer::Stuck; ids.len()] };
+    guarded(ids, stuck, move |id| {
+        let dir = PidDir::open(&root, id.pid).ok()??;
+        let alive = || facts::stat(&dir).ok()?.filter(|s| s.start_ticks == id.start_ticks);
+        let before = alive()?;
         let text = |name, most| handle::read(&dir, name, most).unwrap_or_default();
-        Memory {
+        let memory = Memory {
             argv: arguments(&text("cmdline", MOST_COMMAND_LINE)),
             marker: marker(&text("environ", MOST_ENVIRONMENT)),
             shared_mappings: if mappings { shared(&text("maps", MOST_MAPS)) } else { Vec::new() },
-        }
+        };
+        // What was read while it ended is half true: gone is the whole truth.
+        alive().filter(|after| before.plain_zombie() || !after.plain_zombie()).map(|_| memory)
     })
 }
 
-fn guarded<T: Send + 'static>(
-    id: ProcId,
-    stuck: &Stuck,
-    patience: &Patience,
-    act: impl FnOnce() -> T + Send + 'static,
-) -> Option<T> {
-    if stuck.with(|ids| !ids.insert(id)) {
-        return None;
+/// Lets another thread `read` one after the other (`None`: gone), and where it hangs leaves it and starts a new one
+/// behind that process. Who is known to be stuck is passed over.
+fn guarded<T, F>(ids: Vec<ProcId>, stuck: &Stuck, read: F) -> Vec<Answer<T>>
+where
+    T: Send + 'static,
+    F: Fn(ProcId) -> Option<T> + Send + Sync + 'static,
+{
+    let mut answers: Vec<Answer<T>> = ids.iter().map(|_| Answer::Stuck).collect();
+    let todo: Vec<(usize, ProcId)> = ids.into_iter().enumerate().filter(|(_, id)| !stuck.has(*id)).collect();
+    let (todo, read) = (Arc::new(todo), Arc::new(read));
+    let (mut done, mut patience) = (0, ALL);
+    while done < todo.len() {
+        let left_behind = Arc::new(AtomicBool::new(false));
+        let reader = Arc::downgrade(&left_behind);
+        let (answer, answered) = mpsc::channel();
+        let work = {
+            let (todo, read) = (todo.clone(), read.clone());
+            move || {
+                for (_, id) in todo.iter().skip(done) {
+                    let value = read(*id);
+                    if left_behind.load(Ordering::Relaxed) || answer.send(value).is_err() {
+                        break;
+                    }
+                }
+            }
+        };
+        if thread::Builder::new().name("memory".into()).spawn(work).is_err() {
+            break;
+        }
+        while let Some((at, id)) = todo.get(done) {
+            done += 1;
+            let start = Instant::now();
+            if let Ok(value) = answered.recv_timeout(patience.clamp(LEAST, ONE)) {
+                answers[*at] = value.map_or(Answer::Gone, Answer::Read);
+                continue;
+            }
+            patience = patience.saturating_sub(start.elapsed());
+            if let Some(flag) = reader.upgrade() {
+                flag.store(true, Ordering::Relaxed);
+            }
+            stuck.add(*id, reader);
+            break;
+        }
     }
-    let (answer, answered) = mpsc::sync_channel(1);
-    let mine = stuck.clone();
-    let reader = thread::Builder::new().name("memory".into()).stack_size(256 << 10).spawn(move || {
-        let value = act();
-        mine.with(|ids| ids.remove(&id));
-        let _ = answer.send(value);
-    });
-    if reader.is_err() {
-        stuck.with(|ids| ids.remove(&id));
-        return None;
-    }
-    let start = Instant::now();
-    let value = answered.recv_timeout(patience.next());
-    if value.is_err() {
-        patience.spend(start.elapsed());
-    }
-    value.ok()
+    answers
 }
 
 /// The arguments, as far as a reader would follow. Foreign bytes: made text, but not made safe for a terminal.
@@ -179,21 +204,48 @@ mod tests {
         assert_eq!(shared(maps), ["/dev/shm/cuda.shm.0.5.1", "/dev/shm/torch_12_3_0"]);
     }
 
+    fn ids(pids: &[u32]) -> Vec<ProcId> {
+        pids.iter().map(|pid| ProcId { pid: *pid, start_ticks: 5 }).collect()
+    }
+
     #[test]
-    fn a_reader_that_hangs_is_left_behind_once() {
-        let (stuck, patience) = (Stuck::default(), Patience::new());
-        let id = ProcId { pid: 1, start_ticks: 2 };
+    fn one_that_hangs_is_left_behind_once() {
+        let stuck = Stuck::default();
         let (release, released) = mpsc::channel::<()>();
-        let hang = move || released.recv().is_ok();
-        assert_eq!(guarded(id, &stuck, &patience, hang), None);
-        let asked_again = Instant::now();
-        assert_eq!(guarded(id, &stuck, &patience, || true), None, "its reader is still out");
-        assert!(asked_again.elapsed() < Patience::ONE);
-        assert_eq!(guarded(ProcId { pid: 2, start_ticks: 2 }, &stuck, &patience, || 7), Some(7), "others answer");
+        let released = Mutex::new(released);
+        let hang = move |id: ProcId| match id.pid {
+            2 => released.lock().ok()?.recv().ok().map(|()| 0),
+            3 => None,
+            pid => Some(pid),
+        };
+        let answers = guarded(ids(&[1, 2, 3, 4]), &stuck, hang);
+        assert_eq!(answers, [Answer::Read(1), Answer::Stuck, Answer::Gone, Answer::Read(4)]);
+
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let log = asked.clone();
+        let answers = guarded(ids(&[1, 2, 4]), &stuck, move |id| {
+            log.lock().ok()?.push(id.pid);
+            Some(id.pid)
+        });
+        assert_eq!(answers, [Answer::Read(1), Answer::Stuck, Answer::Read(4)]);
+        assert_eq!(*asked.lock().expect("no reader panicked"), [1, 4], "the reader of 2 is still out");
+
         release.send(()).expect("the reader waits");
         let deadline = Instant::now() + Duration::from_secs(20);
-        while guarded(id, &stuck, &patience, || true).is_none() {
+        while guarded(ids(&[2]), &stuck, |id| Some(id.pid)) != [Answer::Read(2)] {
             assert!(Instant::now() < deadline, "it answers again once the lock is free");
+            thread::yield_now();
         }
+    }
+
+    #[test]
+    fn many_stuck_ones_share_the_patience() {
+        let (_keep, released) = mpsc::channel::<()>();
+        let released = Arc::new(Mutex::new(released));
+        let start = Instant::now();
+        let answers =
+            guarded(ids(&[1, 2, 3, 4, 5, 6, 7, 8]), &Stuck::default(), move |_| released.lock().ok()?.recv().ok());
+        assert_eq!(answers, vec![Answer::Stuck; 8]);
+        assert!(start.elapsed() < ONE * 8);
     }
 }

@@ -159,12 +159,8 @@ impl ProcReader {
         } else {
             facts::Depth::Identity
         };
-        let facts = self.facts(&dir, depth, &memory::Patience::new()).with_context(reading)?;
-        Ok(facts.map(|facts| {
-            let mut process = facts.process;
-            process.ancestors = self.ancestors(&process, &mut tree::Known::new());
-            process
-        }))
+        let process = self.facts(&dir, depth).with_context(reading)?;
+        Ok(self.complete(process.into_iter().collect(), full).0.pop())
     }
 
     /// The name of a user, asked once: behind it may be a directory server.

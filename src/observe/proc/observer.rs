@@ -8,7 +8,6 @@ use super::{
 use crate::model::{Observer, ProcId};
 use procfs::process::MountInfo;
 use rustix::fs::{CWD, fstat, major, minor, readlinkat};
-use std::os::fd::AsFd;
 
 /// The inode of the machine's initial PID namespace, fixed in the kernel (PROC_PID_INIT_INO).
 const INITIAL: u64 = 0xEFFF_FFFC;
@@ -64,7 +63,9 @@ impl ProcReader {
         let may_trace = ours.is_some_and(|dir| {
             status(&dir).capabilities.is_some_and(|c| c & CAP_SYS_PTRACE != 0)
                 // The capability of a user namespace reaches no further than that namespace.
-                && handle::read(dir.as_fd(), "uid_map", 4096).is_ok_and(|map| whole_id_space(&map))
+                && handle::read(&dir, "uid_map", 4096).is_ok_and(|map| whole_id_space(&map))
+                // Another guard (a security module) may say no all the same.
+                && handle::namespace_inode(&self.inner.root, "1/ns/pid").is_some()
         });
         let in_group = !hide.only_traceable && {
             let groups = rustix::process::getgroups().unwrap_or_default();

@@ -5,9 +5,7 @@ use super::{
     facts::{self, Depth},
     files::{FileScan, Files},
     handle::{PidDir, denied, numbers_in},
-    memory::Patience,
     nodes::Nodes,
-    tree::Known,
 };
 use crate::model::{Gap, ProcId, Process, ProcessState, Uninspected};
 use rustix::io::Errno;
@@ -33,7 +31,6 @@ struct Found {
     /// Not even `stat` could be read: hidepid.
     hidden: usize,
     failed: Option<(u32, Errno)>,
-    gaps: Vec<Gap>,
 }
 
 impl ProcReader {
@@ -51,11 +48,11 @@ impl ProcReader {
             Err(error) => return self.unlisted(error),
         };
         let wanted: HashSet<u32> = wanted.iter().copied().collect();
-        let (nodes, patience, next) = (self.nodes(), Patience::new(), AtomicUsize::new(0));
+        let (nodes, next) = (self.nodes(), AtomicUsize::new(0));
         let work = || {
             let (mut files, mut found) = (FileScan::new(&nodes), Found::default());
             while let Some(pid) = pids.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if let Err(error) = self.one(*pid, wanted.contains(pid), &mut files, &patience, &mut found) {
+                if let Err(error) = self.one(*pid, wanted.contains(pid), &mut files, &mut found) {
                     found.failed.get_or_insert((*pid, error));
                 }
             }
@@ -75,14 +72,7 @@ impl ProcReader {
         self.join(parts)
     }
 
-    fn one(
-        &self,
-        pid: u32,
-        wanted: bool,
-        scan: &mut FileScan<'_>,
-        patience: &Patience,
-        found: &mut Found,
-    ) -> Result<(), Errno> {
+    fn one(&self, pid: u32, wanted: bool, scan: &mut FileScan<'_>, found: &mut Found) -> Result<(), Errno> {
         let dir = match PidDir::open(&self.inner.root, pid) {
             Ok(Some(dir)) => dir,
             Ok(None) => return Ok(()),
@@ -116,12 +106,11 @@ impl ProcReader {
                 wanted
             }
         };
-        if full && let Some(facts) = self.facts(&dir, Depth::Full(files), patience)? {
+        if full && let Some(process) = self.facts(&dir, Depth::Full(files))? {
             // A plain zombie holds nothing and is not alive.
-            if facts.process.state != ProcessState::Zombie || facts.process.leader_gone {
-                found.processes.push(facts.process);
+            if process.state != ProcessState::Zombie || process.leader_gone {
+                found.processes.push(process);
             }
-            found.gaps.extend(facts.gap);
         }
         Ok(())
     }
@@ -134,7 +123,6 @@ impl ProcReader {
             all.closing.extend(part.closing);
             all.hidden += part.hidden;
             all.failed = all.failed.or(part.failed);
-            all.gaps.extend(part.gaps);
         }
         // Most that were closing a moment ago have ended by now. One that has not may hold anything.
         for pid in all.closing {
@@ -145,26 +133,23 @@ impl ProcReader {
                 all.uninspected.push(who);
             }
         }
-        let mut known = Known::new();
-        for process in &mut all.processes {
-            process.ancestors = self.ancestors(process, &mut known);
-        }
         all.processes.sort_by_key(|process| process.id);
         all.uninspected.sort_by_key(|who| who.id);
+        let (processes, mut gaps) = self.complete(all.processes, true);
         let proc = self.options.procfs.display();
         if all.hidden > 0 {
-            all.gaps.push(Gap::new(
+            gaps.push(Gap::new(
                 proc.to_string(),
                 format!("{} processes of others are hidden from us (hidepid); run as root to see them", all.hidden),
             ));
         }
         if let Some((pid, error)) = all.failed {
-            all.gaps.push(Gap::new(
+            gaps.push(Gap::new(
                 proc.to_string(),
                 format!("some processes could not be read, process {pid} first: {error}"),
             ));
         }
-        Scan { processes: all.processes, uninspected: all.uninspected, gaps: all.gaps }
+        Scan { processes, uninspected: all.uninspected, gaps }
     }
 
     fn unlisted(&self, error: Errno) -> Scan {

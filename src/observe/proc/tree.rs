@@ -4,10 +4,9 @@ use super::{
     ProcReader,
     facts::{Depth, stat, status},
     handle::PidDir,
-    memory::Patience,
     stat::Stat,
 };
-use crate::model::{Ancestor, ProcId, Process};
+use crate::model::{Ancestor, ProcId, Process, ProcessState};
 use std::collections::{HashMap, HashSet};
 
 /// A longer chain is no chain.
@@ -45,16 +44,12 @@ impl ProcReader {
 
     /// The living descendants of `root` with everything that tells who they are.
     pub(super) fn tree(&self, root: u32) -> Vec<Process> {
-        let (patience, mut known) = (Patience::new(), Known::new());
-        below(root, &self.every_stat())
+        let processes = below(root, &self.every_stat())
             .into_iter()
-            .filter_map(|pid| {
-                let dir = PidDir::open(&self.inner.root, pid).ok()??;
-                let mut process = self.facts(&dir, Depth::Identity, &patience).ok()??.process;
-                process.ancestors = self.ancestors(&process, &mut known);
-                Some(process)
-            })
-            .collect()
+            .filter_map(|pid| self.facts(&PidDir::open(&self.inner.root, pid).ok()??, Depth::Identity).ok()?)
+            .filter(|process| process.state != ProcessState::Zombie || process.leader_gone)
+            .collect();
+        self.complete(processes, false).0
     }
 
     /// Every process with its parent. The pass is not atomic: a parent that ended after its child was read is not in
