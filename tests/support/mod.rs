@@ -28,13 +28,16 @@ pub use running::{DEADLINE, Finished, Running, wait_until, wait_until_for};
 
 use serde_json::{Value, json};
 use std::{
-    cell::{Cell, RefCell},
     ffi::{OsStr, OsString},
     fs,
     io::Write as _,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Command,
+    sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 /// A fake machine and everything that happens on it.
@@ -42,8 +45,8 @@ pub struct Rig {
     directory: tempfile::TempDir,
     /// Its ledger.
     pub ledger: Ledger,
-    library: RefCell<PathBuf>,
-    started: Cell<u32>,
+    library: Mutex<PathBuf>,
+    started: AtomicU32,
 }
 
 /// One line of the fake library's log.
@@ -87,7 +90,7 @@ impl Rig {
             let path = directory.path().join(place);
             fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
         }
-        Self { directory, ledger, library: RefCell::new(library::built()), started: Cell::new(0) }
+        Self { directory, ledger, library: Mutex::new(library::built()), started: AtomicU32::new(0) }
     }
 
     /// A path in the rig's directory, where marker files and reports go.
@@ -102,12 +105,12 @@ impl Rig {
 
     /// The library that the binary will load.
     pub fn library(&self) -> PathBuf {
-        self.library.borrow().clone()
+        self.library.lock().unwrap().clone()
     }
 
     /// Uses another library file from now on.
     pub fn use_library(&self, library: impl Into<PathBuf>) {
-        *self.library.borrow_mut() = library.into();
+        *self.library.lock().unwrap() = library.into();
     }
 
     /// From now on the library lacks these symbols altogether.
@@ -244,7 +247,7 @@ impl Rig {
 
     /// Starts a command in the background, its output in files (so that survivors that inherit it block nobody).
     pub fn launch(&self, command: Command) -> Running {
-        let number = self.started.replace(self.started.get() + 1);
+        let number = self.started.fetch_add(1, Ordering::Relaxed);
         Running::start(command, &self.path(format!("output-{number}")))
     }
 
