@@ -33,7 +33,7 @@ fn let_go(rig: &Rig, left: u64) {
 #[test]
 fn memory_is_back_when_wait_returns() {
     let rig = Rig::new();
-    for round in 0..20 {
+    for round in 0..10 {
         let up = format!("up{round}");
         let program = rig.start(&format!("alloc 0 1GiB ready {up} hold"));
         rig.wait_for(&up);
@@ -147,9 +147,9 @@ fn readers_at_the_same_time_agree() {
     let_go(&rig, expected);
     std::thread::scope(|scope| {
         let mut readers = Vec::new();
-        for _ in 0..8 {
+        for _ in 0..4 {
             readers.push(scope.spawn(|| {
-                for _ in 0..500 {
+                for _ in 0..300 {
                     assert_eq!(rig.used(0), expected);
                 }
             }));
@@ -306,4 +306,65 @@ fn a_supervisor_starts_both_ranks_anew_and_a_rig_ends_everything() {
                 .map_or(true, |s| s.contains(") Z ") || !s.contains("python"))
         })
     });
+}
+
+#[test]
+fn programs_end_as_they_are_told() {
+    let rig = Rig::new();
+    rig.start("alloc 0 1GiB exit 3").wait().expect_code(3);
+    rig.start("alloc 0 1GiB").wait().expect_code(0);
+    rig.start("alloc 0 1GiB kill-self SEGV").wait().expect_signal(Signal::SEGV);
+    rig.start("abort").wait().expect_signal(Signal::ABORT);
+    rig.start("no-such-verb").wait().expect_code(98);
+    assert_eq!(rig.start("print word exit 0").wait().stdout, "word\n");
+    assert_eq!(rig.used(0), 0);
+}
+
+#[test]
+fn survivors_live_on_in_their_own_way() {
+    let rig = Rig::new();
+    let session = |pid: u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let (_, rest) = stat.rsplit_once(") ").unwrap();
+        rest.split(' ').nth(3).unwrap().parse::<u32>().unwrap()
+    };
+    rig.start("daemonize-twice { alloc 0 1GiB ready daemon hold } wait-file daemon").wait().expect_code(0);
+    rig.start("spawn-session { alloc 0 2GiB ready session hold } wait-file session").wait().expect_code(0);
+    let copy = rig.start("alloc 0 3GiB fork-and-exit ready copy hold");
+    let ghost = copy.pid();
+    copy.wait().expect_code(0);
+    let [daemon, leader, copy] = ["daemon", "session", "copy"].map(|marker| rig.wait_for(marker));
+    assert_ne!(session(daemon), session(copy));
+    assert_eq!(session(leader), leader);
+    let mut expected = [(daemon, Some(1542 * MIB)), (leader, Some(2566 * MIB)), (ghost, Some(3590 * MIB))];
+    expected.sort_unstable();
+    let mut got = listed(&rig);
+    got.sort_unstable();
+    assert_eq!(got, expected);
+}
+
+#[test]
+fn memory_grows_shrinks_and_may_be_unavailable() {
+    let rig = Rig::new();
+    let program =
+        rig.start("alloc 0 2GiB ready a wait-file b free 0 1GiB lists 0 compute,mps unavailable 0 ready c hold");
+    rig.wait_for("a");
+    assert_eq!(listed(&rig), [(program.pid(), Some(2566 * MIB))]);
+    rig.mark("b");
+    rig.wait_for("c");
+    assert_eq!((listed(&rig), rig.used(0)), (vec![(program.pid(), None)], 1542 * MIB + ONE_CONTEXT));
+}
+
+#[test]
+fn another_user_can_run_programs() {
+    if !rustix::process::geteuid().is_root() {
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), b"skipped: only root can become another user\n");
+        return;
+    }
+    let rig = Rig::new();
+    let program = rig.start("setuid 65534 alloc 0 1GiB ready up hold");
+    rig.wait_for("up");
+    assert_eq!(listed(&rig), [(program.pid(), Some(1542 * MIB))]);
+    program.kill();
+    assert_eq!(rig.used(0), 0);
 }

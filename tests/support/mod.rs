@@ -5,8 +5,9 @@
 //! let rig = Rig::new();
 //! let neighbour = rig.start("alloc 0 1GiB ready up hold");   // verbs of tests/programs/cuda.py
 //! rig.wait_for("up");
-//! let end = rig.check(["--report", "json:/…"], "alloc 0 2GiB spawn-session { alloc 0 1GiB hold }");
-//! end.expect_code(121);
+//! let options = format!("--report {}", rig.path("report.json").display());
+//! rig.check(&options, "alloc 0 2GiB spawn-session { alloc 0 1GiB ready left hold } wait-file left").expect_code(121);
+//! let report = rig.report("report.json");
 //! ```
 #![allow(
     dead_code,
@@ -251,26 +252,32 @@ impl Rig {
         Running::start(command, &self.path(format!("output-{number}")))
     }
 
-    /// Runs the binary to its end.
-    pub fn run(&self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Finished {
+    /// Runs the binary to its end; the arguments are split at white space.
+    pub fn run(&self, arguments: &str) -> Finished {
         self.spawn(arguments).wait()
     }
 
     /// Starts the binary in the background.
-    pub fn spawn(&self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Running {
-        self.launch(self.gpuresid(arguments))
+    pub fn spawn(&self, arguments: &str) -> Running {
+        self.launch(self.gpuresid(arguments.split_whitespace()))
     }
 
-    /// `gpuresid check OPTIONS -- PROGRAM` to its end; the program is given as verbs of `cuda.py`.
-    pub fn check(&self, options: impl IntoIterator<Item = impl AsRef<OsStr>>, verbs: &str) -> Finished {
+    /// `gpuresid check OPTIONS -- PROGRAM` to its end; options are split at white space, the program is given as verbs
+    /// of `cuda.py`.
+    pub fn check(&self, options: &str, verbs: &str) -> Finished {
         self.spawn_check(options, verbs).wait()
     }
 
     /// The same in the background.
-    pub fn spawn_check(&self, options: impl IntoIterator<Item = impl AsRef<OsStr>>, verbs: &str) -> Running {
-        let options = options.into_iter().map(|o| o.as_ref().to_owned());
-        let words = std::iter::once("check".into()).chain(options).chain(["--".into()]).chain(self.program(verbs));
-        self.spawn(words.collect::<Vec<OsString>>())
+    pub fn spawn_check(&self, options: &str, verbs: &str) -> Running {
+        self.launch(self.check_of(options, &self.program(verbs)))
+    }
+
+    /// `gpuresid check OPTIONS -- ARGV` with any command.
+    pub fn check_of(&self, options: &str, argv: &[OsString]) -> Command {
+        let mut command = self.gpuresid(["check"]);
+        command.args(options.split_whitespace()).arg("--").args(argv);
+        command
     }
 
     /// A report that the binary wrote into the rig's directory.

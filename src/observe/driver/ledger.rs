@@ -262,6 +262,13 @@ impl Moment {
     }
 }
 
+impl Allocation {
+    /// Listed memory of the calling process.
+    pub fn of_this_process(device: usize, bytes: u64) -> Self {
+        Self { device, pid: Some(std::process::id()), pid_ns: Sight::own().namespace, bytes, ..Self::default() }
+    }
+}
+
 /// What makes one entry of the lists.
 type Context = (u32, Option<u64>, Option<u32>, Option<u32>);
 
