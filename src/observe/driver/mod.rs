@@ -2,6 +2,9 @@
 //! helper process (this same binary, one look a message over pipes, ends at EOF), so that no NVML call can hang the
 //! tool: at the deadline the look becomes an error that names the call, and the helper is left behind.
 
+pub mod ledger;
+pub mod simulated;
+
 use crate::model::{DeviceEvent, DeviceIdentity, DriverInfo, Gap, Look, ProcId, Uuid};
 use serde::{Deserialize, Serialize};
 use std::{path::PathBuf, time::Duration};

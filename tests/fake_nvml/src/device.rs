@@ -1,0 +1,84 @@
+//! What one device says about itself, its memory first.
+
+use crate::abi::{self, Handle, MemoryV1, MemoryV2, PciInfo, Utilization, put, put_text};
+use std::ffi::{c_char, c_uint};
+
+nvml! {
+    fn nvmlDeviceGetName(device: Handle, text: *mut c_char, length: c_uint) of device |call, part| {
+        put_text(text, length, &call.gpu(part)?.name)
+    };
+    fn nvmlDeviceGetUUID(device: Handle, text: *mut c_char, length: c_uint) of device |call, part| {
+        let uuid = match call.instance(part)? {
+            Some(instance) => &instance.uuid,
+            None => &call.gpu(part)?.uuid,
+        };
+        put_text(text, length, uuid)
+    };
+    fn nvmlDeviceGetSerial(device: Handle, _text: *mut c_char, _length: c_uint) of device |_call, _part| {
+        Err(abi::NOT_SUPPORTED)
+    };
+    fn nvmlDeviceGetMinorNumber(device: Handle, number: *mut c_uint) of device |call, part| {
+        match call.instance(part)? {
+            Some(_) => Err(abi::INVALID_ARGUMENT),
+            None => put(number, call.gpu(part)?.minor),
+        }
+    };
+    fn nvmlDeviceGetIndex(device: Handle, index: *mut c_uint) of device |_call, part| {
+        put(index, part.instance.unwrap_or(part.gpu) as c_uint)
+    };
+    fn nvmlDeviceGetPciInfo_v3(device: Handle, info: *mut PciInfo) of device |call, part| {
+        put(info, pci_info(&call.gpu(part)?.pci).ok_or(abi::UNKNOWN)?)
+    };
+    fn nvmlDeviceGetMemoryInfo(device: Handle, memory: *mut MemoryV1) of device |call, part| {
+        // Version 1 has no room for the driver's own memory and calls it used.
+        let m = call.memory(part)?;
+        put(memory, MemoryV1 { total: m.total, free: m.free, used: m.used + m.reserved })
+    };
+    fn nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: *mut MemoryV2) of device |call, part| {
+        if memory.is_null() {
+            return Err(abi::INVALID_ARGUMENT);
+        }
+        // The client has filled in only the version; the rest may be uninitialised, so it is not read.
+        let version = abi::get(memory.cast::<c_uint>())?;
+        if version != MemoryV2::VERSION {
+            return Err(abi::ARGUMENT_VERSION_MISMATCH);
+        }
+        let m = call.memory(part)?;
+        put(memory, MemoryV2 { version, total: m.total, reserved: m.reserved, free: m.free, used: m.used })
+    };
+    fn nvmlDeviceGetUtilizationRates(device: Handle, rates: *mut Utilization) of device |call, part| {
+        let gpu = call.gpu(part)?;
+        if !gpu.mig.is_empty() {
+            return Err(abi::NOT_SUPPORTED);
+        }
+        put(rates, Utilization { gpu: gpu.utilization, memory: 0 })
+    };
+    fn nvmlDeviceGetPersistenceMode(device: Handle, mode: *mut c_uint) of device |_call, _part| put(mode, 1);
+    fn nvmlDeviceGetComputeMode(device: Handle, mode: *mut c_uint) of device |_call, _part| put(mode, 0);
+    fn nvmlDeviceGetDisplayActive(device: Handle, active: *mut c_uint) of device |_call, _part| put(active, 0);
+}
+
+/// Takes `00000000:0A:00.0` apart.
+fn pci_info(id: &str) -> Option<PciInfo> {
+    let (domain, rest) = id.split_once(':')?;
+    let (bus, rest) = rest.split_once(':')?;
+    let (device, _function) = rest.split_once('.')?;
+    let number = |text| c_uint::from_str_radix(text, 16).ok();
+    let mut info = PciInfo {
+        bus_id_legacy: [0; 16],
+        domain: number(domain)?,
+        bus: number(bus)?,
+        device: number(device)?,
+        device_id: 0x2335_10de,
+        subsystem_id: 0,
+        bus_id: [0; 32],
+    };
+    let fill = |to: &mut [c_char], text: &str| {
+        for (to, byte) in to.iter_mut().zip(text.bytes()) {
+            *to = byte as c_char;
+        }
+    };
+    fill(&mut info.bus_id[..31], id);
+    fill(&mut info.bus_id_legacy[..15], id.get(4..)?);
+    Some(info)
+}

@@ -1,0 +1,99 @@
+//! What goes wrong: the `faults` of `machine.json`.
+
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::HashMap,
+    path::Path,
+    sync::{LazyLock, Mutex, PoisonError},
+    thread::sleep,
+    time::Duration,
+};
+
+/// One fault. It applies to a call if all that it names fits.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Fault {
+    /// The function; a trailing `*` stands for any ending.
+    pub function: String,
+    /// Only for this GPU (its MIG instances included).
+    pub device: Option<usize>,
+    /// Only from this call on; each process counts its calls of each function on each GPU from 0.
+    pub from: u64,
+    /// Only up to and including this call.
+    pub to: Option<u64>,
+    /// Only while this file (relative to the ledger) exists.
+    pub while_file: Option<String>,
+    /// Answer this code.
+    pub code: Option<u32>,
+    /// Wait before anything else.
+    pub delay_ms: u64,
+    /// Hang for ever.
+    pub hang: bool,
+    /// Hang while this file (relative to the ledger) exists.
+    pub hang_while: Option<String>,
+    /// The process lists say "not available" for all memory.
+    pub bytes_unavailable: bool,
+}
+
+/// The fields of `machine.json` that are for this library alone.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Oddities {
+    /// What goes wrong.
+    pub faults: Vec<Fault>,
+    /// `_v3` of the process lists writes 32-byte records, as drivers 535.43 to 535.86 did.
+    pub wide_records: bool,
+}
+
+/// What the faults make of one call.
+#[derive(Debug, Default)]
+pub(crate) struct Effect {
+    pub(crate) code: Option<u32>,
+    pub(crate) bytes_unavailable: bool,
+}
+
+/// Counts this call, suffers what is set for it, and says what is left to do. `hanging` is called before it hangs.
+pub(crate) fn suffer(
+    faults: &[Fault],
+    ledger: &Path,
+    function: &str,
+    device: Option<usize>,
+    hanging: impl Fn(),
+) -> Effect {
+    type Counts = HashMap<(String, Option<usize>), u64>;
+    static CALLS: LazyLock<Mutex<Counts>> = LazyLock::new(Mutex::default);
+    let number = {
+        let mut calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = calls.entry((function.to_owned(), device)).or_default();
+        *next += 1;
+        *next - 1
+    };
+    let mut effect = Effect::default();
+    for fault in faults.iter().filter(|f| f.fits(ledger, function, device, number)) {
+        sleep(Duration::from_millis(fault.delay_ms));
+        let hangs = || fault.hang || fault.hang_while.as_ref().is_some_and(|file| ledger.join(file).exists());
+        if hangs() {
+            hanging();
+        }
+        while hangs() {
+            sleep(Duration::from_millis(5));
+        }
+        effect.code = effect.code.or(fault.code);
+        effect.bytes_unavailable |= fault.bytes_unavailable;
+    }
+    effect
+}
+
+impl Fault {
+    fn fits(&self, ledger: &Path, function: &str, device: Option<usize>, number: u64) -> bool {
+        let named = match self.function.strip_suffix('*') {
+            Some(start) => function.starts_with(start),
+            None => function == self.function,
+        };
+        named
+            && (self.device.is_none() || self.device == device)
+            && number >= self.from
+            && self.to.is_none_or(|to| number <= to)
+            && self.while_file.as_ref().is_none_or(|file| ledger.join(file).exists())
+    }
+}
