@@ -224,6 +224,8 @@ def sampling_cost(binary, folder, seconds, condition, *options):
         since = roles.stat(child.pid)[1]
         time.sleep(1.5)
         first = {pid: on_core(pid) for pid in tool_processes(binary, since)}
+        if not first:
+            raise RuntimeError("no process of the tool was found: its cost cannot be measured")
         began = time.monotonic()
         time.sleep(seconds - 2.5)
         spent, source, gone = 0, "", 0

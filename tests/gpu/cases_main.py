@@ -451,7 +451,8 @@ def exported_beside(t):
     check = t.check(holder(t.facts, "--export", "--mib", 2048))
     device = t.judge(check, "inconclusive", 122)
     fact = t.role("holder")
-    t.row["truth"] = t.nvml.used(0) - t.baseline[0]
+    t.row["truth"] = t.nvml.used(0) - t.baseline[0] - t.truth(t.role("neighbour"))
+    t.want(t.row["truth"] > 2000 * MIB, "the memory is not held: the scenario is wrong")
     t.want((device["charged_residue_max_bytes"] or 1 << 62) >= 2000 * MIB, f"at most {device['charged_residue_max_bytes']}")
     t.named(check.report, fact, ("exported_handle", "orphan"))
     t.want(device["because"], "why it is inconclusive is not said")

@@ -18,6 +18,7 @@ import concurrent.futures
 import json
 import os
 import re
+import signal
 import sys
 import time
 from xml.sax.saxutils import quoteattr
@@ -143,6 +144,8 @@ def main():
     if not chosen:
         print("no scenario has such a number or group on this machine", file=sys.stderr)
         return 2
+    # Told to stop, we still end what we started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     begin = time.monotonic()
     for index in range(len(library.handles)):
         print(f"GPU {index}: {library.name(index)}, {library.used(index) >> 20} MiB in use, {len(library.listed(index))} processes")
