@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import roles
@@ -368,6 +367,3 @@ def hidden_gpu(t):
     if indices == [1]:
         t.residue(check, "orphan", index=1)
     t.clean_up(check, index=1)
-
-
-assert sys.version_info >= (3, 9), "os.pidfd_open needs Python 3.9"

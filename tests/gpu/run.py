@@ -27,6 +27,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import cases_main  # noqa: E402,F401
+import cases_namespaces  # noqa: E402,F401
 import cases_more  # noqa: E402,F401
 import harness  # noqa: E402
 import nvml  # noqa: E402
