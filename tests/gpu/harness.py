@@ -17,7 +17,6 @@ import tempfile
 import time
 import traceback
 
-import nvml
 import roles
 
 HERE = os.path.dirname(os.path.abspath(__file__))
