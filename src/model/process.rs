@@ -43,7 +43,7 @@ impl ProcessState {
 }
 
 /// Open NVIDIA device files of a process, counted by node name without `/dev/`, over all of its threads (threads share
-/// one table as a rule; where they do not, each table is counted).
+/// one table as a rule; where they do not, the same descriptor number on the same node counts once).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceFiles {
     /// `nvidia0` → 23, `nvidiactl` → 2, `nvidia-uvm` → 4, `nvidia-caps/nvidia-cap1` → 1, on WSL `dxg`.
@@ -67,14 +67,18 @@ impl DeviceFiles {
     }
 
     /// Whether any node is open that can hold memory: a GPU, the control node, unified memory, or WSL's `dxg`.
-    /// Capability files (`nvidia-caps/…`) alone hold nothing.
+    /// Capability files (`nvidia-caps/…`), the profiler's and the display's node alone hold nothing.
     pub fn can_hold_memory(&self) -> bool {
-        self.nodes.iter().any(|(node, count)| *count > 0 && !node.starts_with("nvidia-caps"))
+        self.total() > 0
     }
 
     /// All files that can hold memory.
     pub fn total(&self) -> u32 {
-        self.nodes.iter().filter(|(node, _)| !node.starts_with("nvidia-caps")).map(|(_, count)| count).sum()
+        let holds = |node: &str| {
+            matches!(node, "nvidiactl" | "nvidia-uvm" | "dxg")
+                || node.strip_prefix("nvidia").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+        };
+        self.nodes.iter().filter(|(node, _)| holds(node)).map(|(_, count)| count).sum()
     }
 }
 

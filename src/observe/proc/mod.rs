@@ -1,7 +1,30 @@
-//! Processes as `/proc` shows them.
+//! Processes as `/proc` shows them: who they are, and which NVIDIA files they have open.
+//!
+//! [`ProcReader`] is the door. Behind it: `handle` (open directories, and which errors mean what), `stat` (the two
+//! files about a process that every reader needs), `nodes` and `files` (the scan of open files), `memory` (what can
+//! make a reader hang), `facts` (one process), `tree` (parents and children), `scan` (all processes), `observer` (from
+//! where we look), `cgroup`.
 
-use crate::model::{BootId, Gap, Observer, ProcId, Process, Uninspected};
-use std::path::PathBuf;
+mod cgroup;
+mod facts;
+mod files;
+mod handle;
+mod memory;
+mod nodes;
+mod observer;
+mod scan;
+mod stat;
+mod tree;
+
+use crate::model::{BootId, Gap, Observer, Process, Uninspected};
+use anyhow::{Context, bail};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statx};
+use std::{
+    collections::HashMap,
+    os::fd::OwnedFd,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 /// Where to look.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,11 +52,21 @@ pub struct Scan {
     pub gaps: Vec<Gap>,
 }
 
-/// Reads one `/proc`.
+/// Reads one `/proc`. Never writes to it and never signals anybody.
 #[derive(Debug, Clone)]
 pub struct ProcReader {
     /// Where it looks.
     pub options: ProcOptions,
+    inner: Arc<Inner>,
+}
+
+/// What clones of a reader share.
+#[derive(Debug)]
+struct Inner {
+    root: OwnedFd,
+    ticks_per_second: u64,
+    users: Mutex<HashMap<u32, Option<String>>>,
+    stuck: memory::Stuck,
 }
 
 impl ProcReader {
@@ -42,21 +75,28 @@ impl ProcReader {
     /// # Errors
     /// If this is no `/proc`.
     pub fn new(options: ProcOptions) -> anyhow::Result<Self> {
-        Ok(Self { options })
+        let path = options.procfs.display();
+        let root = openat(CWD, &options.procfs, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .with_context(|| format!("cannot open {path} to read processes; is it mounted?"))?;
+        let has = |name| statx(&root, name, AtFlags::SYMLINK_NOFOLLOW, rustix::fs::StatxFlags::TYPE).is_ok();
+        if !has("self") && !has("1") {
+            bail!("{path} has no processes, so it is no /proc; give the place where proc is mounted");
+        }
+        let inner = Inner {
+            root,
+            ticks_per_second: procfs::ticks_per_second(),
+            users: Mutex::default(),
+            stuck: memory::Stuck::default(),
+        };
+        Ok(Self { options, inner: Arc::new(inner) })
     }
 
     /// From where we look. `tool_processes` and `nvml_client_files` are left empty for the caller.
+    ///
+    /// `foreign_procfs` is set whenever this `/proc` does not show our own PID namespace, however it was given;
+    /// `hidepid` only if it hides anybody from us.
     pub fn observer(&self) -> Observer {
-        Observer {
-            id: ProcId { pid: 0, start_ticks: 0 },
-            uid: 0,
-            pid_namespace: None,
-            initial_pid_namespace: None,
-            hidepid: false,
-            foreign_procfs: false,
-            tool_processes: Vec::new(),
-            nvml_client_files: None,
-        }
+        self.look_around()
     }
 
     /// The running boot.
@@ -64,32 +104,71 @@ impl ProcReader {
     /// # Errors
     /// If `/proc/sys/kernel/random/boot_id` cannot be read.
     pub fn boot_id(&self) -> anyhow::Result<BootId> {
-        anyhow::bail!("not built yet")
+        const NAME: &str = "sys/kernel/random/boot_id";
+        // A /proc mounted with subset=pid has no sys, but the boot is the machine's, whoever tells it.
+        let text = handle::read(&self.inner.root, NAME, 256)
+            .or_else(|_| handle::read(CWD, &format!("/proc/{NAME}"), 256))
+            .with_context(|| {
+                format!("cannot read {}/{NAME}, which names the running boot", self.options.procfs.display())
+            })?;
+        let id = String::from_utf8_lossy(&text).trim().to_owned();
+        if id.is_empty() {
+            bail!("{}/{NAME}, which names the running boot, is empty", self.options.procfs.display());
+        }
+        Ok(BootId(id))
     }
 
     /// One scan over all processes: everybody with an NVIDIA file open in any thread, and whoever of `wanted` is alive.
-    pub fn scan(&self, _wanted: &[u32]) -> Scan {
-        Scan::default()
+    ///
+    /// Which threads are read is told in `files`: in short, those whose table may differ from the main thread's, and
+    /// all threads of a `wanted` process before it is said to have no NVIDIA file. A thread with a table of its own
+    /// that has as many files as the main thread's is found only then, and on kernels before 6.2 every such thread.
+    pub fn scan(&self, wanted: &[u32]) -> Scan {
+        self.scan_all(wanted)
     }
 
-    /// Everything about one process; `Ok(None)` if it is gone (ENOENT and ESRCH alike).
+    /// Everything about one process; `Ok(None)` if it is gone (ENOENT and ESRCH alike). A zombie is not gone.
     ///
     /// # Errors
     /// If `/proc/PID/stat` cannot be read for another reason.
-    pub fn examine(&self, _pid: u32) -> anyhow::Result<Option<Process>> {
-        Ok(None)
+    pub fn examine(&self, pid: u32) -> anyhow::Result<Option<Process>> {
+        self.one_process(pid, true)
     }
 
     /// As [`Self::examine`], without open files, mappings and age: cheap enough for every new PID of a look.
     ///
     /// # Errors
     /// As [`Self::examine`].
-    pub fn identify(&self, _pid: u32) -> anyhow::Result<Option<Process>> {
-        Ok(None)
+    pub fn identify(&self, pid: u32) -> anyhow::Result<Option<Process>> {
+        self.one_process(pid, false)
     }
 
     /// All living descendants of `root`, zombies left out, as [`Self::identify`] gives them.
-    pub fn descendants(&self, _root: u32) -> Vec<Process> {
-        Vec::new()
+    pub fn descendants(&self, root: u32) -> Vec<Process> {
+        self.tree(root)
+    }
+
+    fn one_process(&self, pid: u32, full: bool) -> anyhow::Result<Option<Process>> {
+        let reading = || format!("cannot read {}/{pid}/stat", self.options.procfs.display());
+        let Some(dir) = handle::PidDir::open(&self.inner.root, pid).with_context(reading)? else { return Ok(None) };
+        let depth = if full {
+            match files::FileScan::new(&self.nodes()).process(&dir, true) {
+                files::Files::Gone => return Ok(None),
+                files => facts::Depth::Full(files),
+            }
+        } else {
+            facts::Depth::Identity
+        };
+        let process = self.facts(&dir, depth).with_context(reading)?;
+        Ok(self.complete(process.into_iter().collect(), full).0.pop())
+    }
+
+    /// The name of a user, asked once: behind it may be a directory server.
+    fn user(&self, uid: u32) -> Option<String> {
+        let mut users = self.inner.users.lock().unwrap_or_else(PoisonError::into_inner);
+        users
+            .entry(uid)
+            .or_insert_with(|| uzers::get_user_by_uid(uid).map(|user| user.name().to_string_lossy().into_owned()))
+            .clone()
     }
 }

@@ -1,0 +1,158 @@
+//! The facts about one process, put together from its small files.
+
+use super::{
+    ProcReader, cgroup,
+    files::Files,
+    handle::{self, PidDir, gone},
+    memory::{self, Answer},
+    stat::{Stat, Status},
+    tree::Known,
+};
+use crate::model::{Gap, ProcId, Process, ProcessState};
+use rustix::{
+    io::Errno,
+    time::{ClockId, clock_gettime},
+};
+
+/// How much is read.
+pub(super) enum Depth {
+    /// Who it is: no age, files and mappings.
+    Identity,
+    /// Everything, with these files.
+    Full(Files),
+}
+
+/// The `stat` of a process; `Ok(None)` if it is gone.
+pub(super) fn stat(dir: &PidDir) -> Result<Option<Stat>, Errno> {
+    stat_of(dir, "stat")
+}
+
+fn stat_of(dir: &PidDir, name: &str) -> Result<Option<Stat>, Errno> {
+    match handle::read(dir, name, 4096) {
+        // The kernel writes this line, so one that cannot be read is another file system's.
+        Ok(text) => Stat::parse(&text).map(Some).ok_or(Errno::PROTO),
+        Err(error) if gone(error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn status_of(dir: &PidDir, name: &str) -> Status {
+    handle::read(dir, name, 64 << 10).map(|text| Status::parse(&text)).unwrap_or_default()
+}
+
+/// Real user and start of a process that we may not read further.
+pub(super) fn status(dir: &PidDir) -> Status {
+    status_of(dir, "status")
+}
+
+/// Whether every thread is on its way out, so that files which do not show any more may still be closing.
+pub(super) fn closing(dir: &PidDir) -> bool {
+    match stat(dir) {
+        Ok(Some(stat)) if stat.dead() => !stat.plain_zombie() && live_thread(dir).is_none_or(|(_, t)| t.exiting()),
+        Ok(Some(stat)) => stat.exiting(),
+        _ => false,
+    }
+}
+
+/// A thread that speaks for the process when the main one is gone: one that is not exiting if there is one, of those
+/// one in the kernel.
+fn live_thread(dir: &PidDir) -> Option<(u32, Stat)> {
+    handle::numbers_in(dir, "task")
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|thread| *thread != dir.pid)
+        .filter_map(|thread| Some((thread, stat_of(dir, &format!("task/{thread}/stat")).ok()??)))
+        .filter(|(_, stat)| !stat.dead())
+        .min_by_key(|(_, stat)| (stat.exiting(), stat.state != ProcessState::DiskSleep))
+}
+
+impl ProcReader {
+    /// What the small files tell about the process behind `dir`; the rest comes with [`Self::complete`]. `Ok(None)` if it
+    /// is gone, or was a thread.
+    pub(super) fn facts(&self, dir: &PidDir, depth: Depth) -> Result<Option<Process>, Errno> {
+        let Some(first) = stat(dir)? else { return Ok(None) };
+        let id = ProcId { pid: dir.pid, start_ticks: first.start_ticks };
+        let status = status(dir);
+        // The number of a thread opens a directory too, though nobody lists it. It is not a process with this PID.
+        if status.tgid.is_some_and(|tgid| tgid != dir.pid) {
+            return Ok(None);
+        }
+        let leader_gone = first.dead() && first.threads > 1;
+        let speaker = if leader_gone { live_thread(dir) } else { None };
+        let exiting = match &speaker {
+            Some((_, thread)) => thread.exiting(),
+            None => first.exiting() && !first.plain_zombie(),
+        };
+        let kill_pending = status.kill_pending()
+            || speaker
+                .as_ref()
+                .is_some_and(|(thread, _)| status_of(dir, &format!("task/{thread}/status")).kill_pending());
+        let wait_channel =
+            speaker.as_ref().map_or_else(|| "wchan".into(), |(thread, _)| format!("task/{thread}/wchan"));
+
+        let full = matches!(depth, Depth::Full(_));
+        let files = match depth {
+            Depth::Full(Files::Open(files)) => Some(files),
+            Depth::Full(Files::NoTable) if !exiting => Some(Default::default()),
+            _ => None,
+        };
+        Ok(Some(Process {
+            id,
+            ppid: first.ppid,
+            ancestors: Vec::new(),
+            pgid: first.pgid,
+            sid: first.sid,
+            uid: status.uid,
+            user: status.uid.and_then(|uid| self.user(uid)),
+            comm: first.comm,
+            argv: Vec::new(),
+            state: first.state,
+            threads: first.threads,
+            age_seconds: if full { self.age(first.start_ticks) } else { None },
+            cpu_ticks: first.cpu_ticks,
+            nspid: if status.nspid.is_empty() { vec![dir.pid] } else { status.nspid },
+            pid_namespace: handle::namespace_inode(dir, "ns/pid"),
+            files,
+            leader_gone,
+            dying: exiting || kill_pending,
+            wait_channel: handle::read(dir, &wait_channel, 256)
+                .ok()
+                .map(|text| String::from_utf8_lossy(&text).trim().to_owned())
+                .filter(|function| !function.is_empty() && function != "0"),
+            marker: None,
+            cgroup: handle::read(dir, "cgroup", 64 << 10).ok().and_then(|text| cgroup::telling_path(&text)),
+            shared_mappings: Vec::new(),
+        }))
+    }
+
+    /// Adds what has to be read from their memory, and the ancestors; leaves out who ended meanwhile.
+    pub(super) fn complete(&self, processes: Vec<Process>, mappings: bool) -> (Vec<Process>, Vec<Gap>) {
+        let ids = processes.iter().map(|process| process.id).collect();
+        let answers = memory::read(&self.inner.root, ids, mappings, &self.inner.stuck);
+        let (mut complete, mut gaps, mut known) = (Vec::new(), Vec::new(), Known::new());
+        for (mut process, answer) in processes.into_iter().zip(answers) {
+            match answer {
+                Answer::Gone => continue,
+                Answer::Read(memory) => {
+                    process.argv = memory.argv;
+                    process.marker = memory.marker;
+                    process.shared_mappings = memory.shared_mappings;
+                }
+                Answer::Stuck => gaps.push(Gap::new(
+                    format!("process {}", process.id),
+                    "its command line and environment could not be read in time: it keeps its memory locked, as a \
+                     process does that is stuck in the kernel",
+                )),
+            }
+            process.ancestors = self.ancestors(&process, &mut known);
+            complete.push(process);
+        }
+        (complete, gaps)
+    }
+
+    /// Seconds since a start time, on the clock that counts from boot through every suspend.
+    fn age(&self, start_ticks: u64) -> Option<u64> {
+        let now = u64::try_from(clock_gettime(ClockId::Boottime).tv_sec).ok()?;
+        Some(now.saturating_sub(start_ticks.checked_div(self.inner.ticks_per_second)?))
+    }
+}
