@@ -2,10 +2,28 @@
 //! helper process (this same binary, one look a message over pipes, ends at EOF), so that no NVML call can hang the
 //! tool: at the deadline the look becomes an error that names the call, and the helper is left behind.
 
+mod blocking;
+mod calls;
+mod client;
+mod codes;
+mod events;
+mod helper;
+mod keeper;
 pub mod ledger;
+mod library;
+mod link;
+mod nursery;
+mod nvml;
+mod protocol;
+mod raw;
+mod records;
 pub mod simulated;
 
-use crate::model::{DeviceEvent, DeviceIdentity, DriverInfo, Gap, Look, ProcId, Uuid};
+pub use blocking::Blocking;
+pub use client::Client;
+pub use helper::inner_command;
+
+use crate::model::{DeviceEvent, DeviceIdentity, DriverInfo, Gap, Look, Uuid};
 use serde::{Deserialize, Serialize};
 use std::{path::PathBuf, time::Duration};
 
@@ -112,25 +130,41 @@ pub enum Message {
     Events(Vec<DeviceEvent>),
 }
 
-/// The driver in its helper process. Never blocks its owner: answers arrive through `deliver`.
-pub struct Client {
-    _private: (),
-}
-
-impl Client {
-    /// Starts the helper. `deliver` is called on a thread of the client's own.
-    ///
-    /// # Errors
-    /// If no process could be started at all.
-    pub fn start(_options: &Options, _deliver: impl Fn(Message) + Send + 'static) -> anyhow::Result<Self> {
-        anyhow::bail!("not built yet")
+impl Failure {
+    /// A failure without advice.
+    pub(crate) fn new(kind: FailureKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), hint: None }
     }
 
-    /// Asks for one look at these devices (empty: all). Exactly one [`Message::Look`] follows.
-    pub fn request_look(&self, _devices: &[Uuid]) {}
+    /// The same with the next step.
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
 
-    /// The helper and its nursery, so that they are never taken for holders or for the command's processes.
-    pub fn tool_processes(&self) -> Vec<ProcId> {
+/// Somebody who answers for devices. Lives in the helper process and may block there.
+trait DeviceSource {
+    /// The devices that there are.
+    fn inventory(&mut self) -> Result<Inventory, Failure>;
+
+    /// One look at these devices (empty: all), in the order of the inventory, `at_ms` 0.
+    fn look(&mut self, devices: &[Uuid]) -> Result<Look, Failure>;
+
+    /// Events since the last call, `at_ms` 0. Never waits.
+    fn poll_events(&mut self) -> Vec<DeviceEvent>;
+}
+
+impl DeviceSource for simulated::Simulated {
+    fn inventory(&mut self) -> Result<Inventory, Failure> {
+        Self::inventory(self)
+    }
+
+    fn look(&mut self, devices: &[Uuid]) -> Result<Look, Failure> {
+        Self::look(self, devices)
+    }
+
+    fn poll_events(&mut self) -> Vec<DeviceEvent> {
         Vec::new()
     }
 }

@@ -1,0 +1,322 @@
+//! The owner's side of the driver: asks the helper, keeps the deadlines, and replaces a helper that hangs or died. All
+//! of it runs on a thread of its own, so that nothing a driver does can block the owner.
+
+use super::{
+    Failure, FailureKind, Message, Options, Source,
+    calls::whereabouts,
+    keeper::OWN_BINARY,
+    link::{Event, Link, Tools},
+    protocol::{self, Answer, Ask, Request, Say},
+};
+use crate::model::{ProcId, Uuid};
+use anyhow::Context;
+use std::{
+    collections::VecDeque,
+    io,
+    path::Path,
+    sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
+    time::{Duration, Instant},
+};
+
+/// The driver in its helper process. Never blocks its owner: answers arrive through `deliver`. Dropping it ends the
+/// helper and waits for nothing.
+#[derive(Debug)]
+pub struct Client {
+    events: Sender<Event>,
+    tools: Tools,
+}
+
+impl Client {
+    /// Starts the helper. `deliver` is called on a thread of the client's own. When this returns, a nursery is no child
+    /// of this process: it may become a subreaper now.
+    ///
+    /// # Errors
+    /// If no process could be started at all.
+    pub fn start(options: &Options, deliver: impl Fn(Message) + Send + 'static) -> anyhow::Result<Self> {
+        Self::start_with(Path::new(OWN_BINARY), options, deliver)
+    }
+
+    /// As [`Self::start`], with another binary as the helper: for tests, which are not gpuresid.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    #[doc(hidden)]
+    pub fn start_with(
+        binary: &Path,
+        options: &Options,
+        deliver: impl Fn(Message) + Send + 'static,
+    ) -> anyhow::Result<Self> {
+        let (events, incoming) = mpsc::channel();
+        let tools = Tools::default();
+        let mut options = options.clone();
+        options.source = absolute(options.source).context("finding the current directory")?;
+        let mut driver = Driver {
+            link: Link::new(binary, options.placement, events.clone(), tools.clone())
+                .context("starting the NVML helper process")?,
+            options,
+            deliver,
+            phase: Phase::Down,
+            queue: VecDeque::new(),
+            head_until: None,
+            opened: false,
+            last_id: 0,
+            number: 0,
+            strikes: 0,
+            hangs: 0,
+        };
+        driver.open().context("starting the NVML helper process")?;
+        std::thread::Builder::new()
+            .name("driver".into())
+            .spawn(move || driver.run(&incoming))
+            .context("starting the driver's thread")?;
+        Ok(Self { events, tools })
+    }
+
+    /// Asks for one look at these devices (empty: all). Exactly one [`Message::Look`] follows.
+    pub fn request_look(&self, devices: &[Uuid]) {
+        // The thread ends only with this client.
+        let _ = self.events.send(Event::Request(devices.to_vec()));
+    }
+
+    /// The helper and its nursery, so that they are never taken for holders or for the command's processes. Complete
+    /// once [`Message::Opened`] was delivered; replaced helpers stay in it.
+    pub fn tool_processes(&self) -> Vec<ProcId> {
+        self.tools.list()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.events.send(Event::Stop);
+    }
+}
+
+/// The helper works in `/`.
+fn absolute(source: Source) -> io::Result<Source> {
+    Ok(match source {
+        Source::Nvml { library } => Source::Nvml { library: library.map(std::path::absolute).transpose()? },
+        Source::Simulated { ledger } => Source::Simulated { ledger: std::path::absolute(ledger)? },
+    })
+}
+
+/// What the helper is doing.
+enum Phase {
+    /// There is none; the next request starts one.
+    Down,
+    /// It opens the driver.
+    Opening { id: u64, until: Instant },
+    /// It waits for us.
+    Ready,
+    /// It takes the look that is first in the queue.
+    Looking { id: u64 },
+    /// No further try: every request gets this.
+    Failed(Failure),
+}
+
+/// What a failure counts towards giving up. Two hangs in a row are enough, since each leaves a stuck process behind.
+const DEATH: u32 = 1;
+const HANG: u32 = 2;
+const TOO_MANY_STRIKES: u32 = 4;
+/// Hangs over the whole life of the client, however many looks succeeded between them.
+const TOO_MANY_HANGS: u32 = 5;
+
+struct Driver<D> {
+    options: Options,
+    deliver: D,
+    link: Link,
+    phase: Phase,
+    /// Looks that were asked for and not answered.
+    queue: VecDeque<Vec<Uuid>>,
+    /// When the first of them must be answered.
+    head_until: Option<Instant>,
+    /// [`Message::Opened`] was delivered.
+    opened: bool,
+    last_id: u64,
+    /// Of the helper, counted from 1.
+    number: u64,
+    strikes: u32,
+    hangs: u32,
+}
+
+impl<D: Fn(Message)> Driver<D> {
+    fn run(mut self, incoming: &Receiver<Event>) {
+        loop {
+            self.proceed();
+            let event = match self.next_deadline() {
+                Some(until) => incoming.recv_timeout(until.saturating_duration_since(Instant::now())),
+                None => incoming.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match event {
+                Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(event) => self.take(event),
+                Err(RecvTimeoutError::Timeout) => self.expire(),
+            }
+        }
+        // A helper that waits for us ends with its pipe; one that is in a call might never look at it again.
+        if matches!(self.phase, Phase::Opening { .. } | Phase::Looking { .. }) {
+            self.link.abandon();
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let opening = if let Phase::Opening { until, .. } = self.phase { Some(until) } else { None };
+        opening.into_iter().chain(self.head_until).min()
+    }
+
+    /// Starts what can be started.
+    fn proceed(&mut self) {
+        while !self.queue.is_empty() && self.opened {
+            self.head_until.get_or_insert_with(|| Instant::now() + self.options.look_timeout);
+            match &self.phase {
+                Phase::Failed(failure) => {
+                    let failure = failure.clone();
+                    self.answer(Err(failure));
+                }
+                Phase::Down => {
+                    if let Err(e) = self.open() {
+                        self.broke(format!("could not be started: {e}"));
+                    }
+                    return;
+                }
+                Phase::Ready => {
+                    let devices = self.queue.front().cloned().unwrap_or_default();
+                    match self.send(Ask::Look { devices }) {
+                        Ok(id) => self.phase = Phase::Looking { id },
+                        // Its death is, or will be, reported by the thread that reads from it; until then it is asked.
+                        Err(_) => self.phase = Phase::Looking { id: 0 },
+                    }
+                    return;
+                }
+                Phase::Opening { .. } | Phase::Looking { .. } => return,
+            }
+        }
+    }
+
+    /// Starts a helper and lets it open the driver.
+    fn open(&mut self) -> io::Result<()> {
+        self.number += 1;
+        self.link.start(self.number)?;
+        let ask = Ask::Open { source: self.options.source.clone(), events: self.options.events };
+        // As above: a helper that died at once is reported.
+        let id = self.send(ask).unwrap_or(0);
+        self.phase = Phase::Opening { id, until: Instant::now() + self.options.open_timeout };
+        Ok(())
+    }
+
+    fn send(&mut self, ask: Ask) -> io::Result<u64> {
+        self.last_id += 1;
+        let id = self.last_id;
+        self.link.send(id, &protocol::line(&Request { id, ask })?)?;
+        Ok(id)
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Request(devices) => self.queue.push_back(devices),
+            Event::Said(Answer { say: Say::Events(events), .. }) => (self.deliver)(Message::Events(events)),
+            Event::Said(Answer { id, say }) => self.hear(id, say),
+            Event::Born(number, pid) if number == self.number => self.link.pid = Some(pid),
+            Event::Gone(number, how) if number == self.number => self.broke(how),
+            Event::NurseryGone => {
+                let failure = died("was lost with its nursery");
+                self.fail(failure.clone(), 0);
+                self.phase = Phase::Failed(failure);
+            }
+            Event::Born(..) | Event::Gone(..) | Event::Stop => {}
+        }
+    }
+
+    fn hear(&mut self, id: u64, say: Say) {
+        match (&self.phase, say) {
+            (Phase::Opening { id: asked, .. }, Say::Opened(result)) if *asked == id => match result {
+                Ok(inventory) => {
+                    self.phase = Phase::Ready;
+                    if !self.opened {
+                        self.opened = true;
+                        (self.deliver)(Message::Opened(Ok(inventory)));
+                    }
+                }
+                Err(failure) => self.fail(failure, DEATH),
+            },
+            (Phase::Looking { id: asked }, Say::Look(result)) if *asked == id => {
+                self.phase = Phase::Ready;
+                if result.is_ok() {
+                    self.strikes = 0;
+                }
+                self.answer(result);
+            }
+            // Right number, wrong kind: not a helper of ours.
+            _ => self.fail(died("gave an answer that does not fit the question"), DEATH),
+        }
+    }
+
+    /// The helper is gone.
+    fn broke(&mut self, how: String) {
+        if !matches!(self.phase, Phase::Down | Phase::Failed(_)) {
+            self.fail(died(&how), DEATH);
+        }
+    }
+
+    /// A deadline has passed.
+    fn expire(&mut self) {
+        let now = Instant::now();
+        match self.phase {
+            Phase::Opening { until, .. } if until <= now => {
+                let failure = self.hang("opening the driver", self.options.open_timeout);
+                self.fail(failure, HANG);
+            }
+            Phase::Looking { .. } if self.head_until.is_some_and(|until| until <= now) => {
+                let failure = self.hang("reading the GPUs", self.options.look_timeout);
+                self.fail(failure, HANG);
+            }
+            // A replacement is still opening: it may have its time, this look has had its own.
+            _ if self.head_until.is_some_and(|until| until <= now) => {
+                let failure = self.hang("opening the driver again", self.options.look_timeout);
+                self.answer(Err(failure));
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends this helper's service: whoever waits for it gets the failure.
+    fn fail(&mut self, failure: Failure, strikes: u32) {
+        let waited_for = matches!(self.phase, Phase::Opening { .. } | Phase::Looking { .. });
+        self.link.abandon();
+        self.strikes += strikes;
+        self.hangs += u32::from(strikes == HANG);
+        let give_up = !self.opened || self.strikes >= TOO_MANY_STRIKES || self.hangs >= TOO_MANY_HANGS;
+        self.phase = if give_up { Phase::Failed(failure.clone()) } else { Phase::Down };
+        if !self.opened {
+            self.opened = true;
+            (self.deliver)(Message::Opened(Err(failure)));
+        } else if waited_for && !self.queue.is_empty() {
+            self.answer(Err(failure));
+        }
+    }
+
+    fn answer(&mut self, result: Result<crate::model::Look, Failure>) {
+        self.head_until = None;
+        if self.queue.pop_front().is_some() {
+            (self.deliver)(Message::Look(result));
+        }
+    }
+
+    /// Names the call that hangs, as the helper's thread names tell it.
+    fn hang(&self, doing: &str, limit: Duration) -> Failure {
+        let place = self.link.pid.map(|pid| (pid, whereabouts(pid)));
+        let call = place.as_ref().and_then(|(_, w)| w.call.clone()).unwrap_or_else(|| "the NVML helper".into());
+        let detail = place.map(|(pid, w)| (pid, w.to_string())).filter(|(_, text)| !text.is_empty());
+        let detail = detail.map_or_else(String::new, |(pid, text)| format!(" (helper process {pid}: {text})"));
+        let limit = humantime::format_duration(limit);
+        Failure::new(FailureKind::Timeout, format!("{doing}: {call} did not come back within {limit}{detail}"))
+            .hint("see what the kernel says: sudo dmesg | grep -i -e nvrm -e xid")
+    }
+}
+
+fn died(how: &str) -> Failure {
+    Failure::new(FailureKind::HelperDied, format!("reading the GPUs: the NVML helper process {how}"))
+        .hint("see whether the kernel ended it for want of memory: sudo dmesg | grep -i -e oom -e segfault")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,118 @@
+//! The helper process: this same binary under a hidden inner command. It alone loads NVML, answers one line for one
+//! line, and ends when its stdin does. It holds nothing of its starter: no terminal, no directory, no descriptor.
+
+use super::{
+    DeviceSource, Failure, FailureKind, Source,
+    calls::{Call, about_to, set_name},
+    nursery,
+    nvml::Nvml,
+    protocol::{self, Answer, Ask, Request, Say},
+    raw,
+    simulated::Simulated,
+};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use std::{
+    ffi::OsString,
+    io::{self, Write},
+    sync::{Arc, atomic::AtomicBool},
+};
+
+/// First argument of the inner command.
+pub(super) const INNER: &str = "__nvml-helper";
+/// Second argument: start a nursery and end.
+pub(super) const START_NURSERY: &str = "start-nursery";
+/// Second argument: be a nursery.
+pub(super) const NURSERY: &str = "nursery";
+
+/// Runs the inner command if that is what the process was started as, and gives its exit code. To be called first thing
+/// in `main`, before the command line is parsed: the helper's start is part of every command's time. `args` begin with
+/// the program's name.
+pub fn inner_command(args: impl IntoIterator<Item = OsString>) -> Option<i32> {
+    let mut args = args.into_iter().skip(1);
+    if args.next()? != INNER {
+        return None;
+    }
+    let role = args.next();
+    let done = match role.as_ref().and_then(|r| r.to_str()) {
+        None => {
+            detach("gpuresid-nvml");
+            serve()
+        }
+        Some(START_NURSERY) => nursery::start(),
+        Some(NURSERY) => {
+            detach("gpuresid-nest");
+            nursery::serve()
+        }
+        Some(_) => return Some(2),
+    };
+    // Nobody reads an error message here; the other end sees the pipe close.
+    Some(i32::from(done.is_err()))
+}
+
+/// Lets go of everything that the starter gave us.
+fn detach(name: &str) {
+    raw::close_inherited_files();
+    // Each step alone is worth having, and none of them is worth not starting for.
+    let _ = rustix::process::setsid();
+    let _ = std::env::set_current_dir("/");
+    // We end at the end of stdin and not before: the report that the signal asks for needs us. Children get the default
+    // action back.
+    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
+        let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
+    }
+    set_name(name);
+}
+
+fn serve() -> io::Result<()> {
+    let mut input = io::stdin().lock();
+    let mut output = io::stdout().lock();
+    let mut source: Option<Box<dyn DeviceSource>> = None;
+    let mut text = String::new();
+    while protocol::next_line(&mut input, &mut text)?.is_some() {
+        let Request { id, ask } = serde_json::from_str(&text)?;
+        let say = match ask {
+            Ask::Open { source: which, events } => Say::Opened(open(which, events).and_then(|mut opened| {
+                let inventory = opened.inventory();
+                source = Some(opened);
+                inventory
+            })),
+            Ask::Look { devices } => Say::Look(match source.as_mut() {
+                Some(source) => source.look(&devices),
+                None => Err(Failure::new(FailureKind::Other, "reading the GPUs: they were not opened")),
+            }),
+        };
+        let events = source.as_mut().map(|s| s.poll_events()).unwrap_or_default();
+        let mut lines = String::new();
+        if !events.is_empty() {
+            lines += &protocol::line(&Answer { id: 0, say: Say::Events(events) })?;
+        }
+        lines += &protocol::line(&Answer { id, say })?;
+        output.write_all(lines.as_bytes())?;
+        output.flush()?;
+    }
+    Ok(())
+}
+
+fn open(source: Source, events: bool) -> Result<Box<dyn DeviceSource>, Failure> {
+    Ok(match source {
+        Source::Nvml { library } => Box::new(Nvml::open(library.as_deref(), events)?),
+        Source::Simulated { ledger } => {
+            about_to(Call::Ledger, None);
+            Box::new(Simulated::new(ledger))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_inner_command_is_taken() {
+        let run = |args: &[&str]| inner_command(args.iter().map(OsString::from));
+        assert_eq!(run(&["gpuresid"]), None);
+        assert_eq!(run(&["gpuresid", "status"]), None);
+        assert_eq!(run(&["gpuresid", "check", INNER]), None);
+        assert_eq!(run(&["gpuresid", INNER, "nonsense"]), Some(2));
+    }
+}

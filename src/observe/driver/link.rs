@@ -1,0 +1,208 @@
+//! The client's line to its helper, wherever that lives: as a child of ours or in a nursery. It starts, sends, kills
+//! and reports; what that means is [`super::client`]'s business.
+
+use super::{
+    Placement,
+    helper::START_NURSERY,
+    keeper::{Kept, inner, pump},
+    nursery::CONTROL,
+    protocol::{Answer, Say},
+};
+use crate::model::{ProcId, Uuid};
+use std::{
+    fs, io,
+    io::Write,
+    path::{Path, PathBuf},
+    process::ChildStdin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+        mpsc::Sender,
+    },
+};
+
+/// What reaches the client's thread.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// The owner wants a look.
+    Request(Vec<Uuid>),
+    /// The owner is gone.
+    Stop,
+    /// The helper answered, or told events.
+    Said(Answer),
+    /// A helper in the nursery has this PID.
+    Born(u64, u32),
+    /// The helper with this number is gone; how.
+    Gone(u64, String),
+    /// The nursery is gone, and with it every further helper.
+    NurseryGone,
+}
+
+/// The tool's own processes, shared with the owner.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Tools(Arc<Mutex<Vec<ProcId>>>);
+
+impl Tools {
+    /// All that were started, also those that are gone: an identity is never reused.
+    pub(super) fn list(&self) -> Vec<ProcId> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn add(&self, pid: u32) {
+        if let Some(start_ticks) = start_ticks(pid) {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(ProcId { pid, start_ticks });
+        }
+    }
+}
+
+/// Field 22 of `/proc/PID/stat`.
+fn start_ticks(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything; field 3 follows the last one.
+    stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
+}
+
+/// The line.
+pub(super) struct Link {
+    binary: PathBuf,
+    at: At,
+    ears: Ears,
+    tools: Tools,
+    /// The helper that lines go to.
+    pub(super) pid: Option<u32>,
+}
+
+enum At {
+    Child(Option<Kept>),
+    Nursery(ChildStdin),
+}
+
+/// What the reading threads need.
+#[derive(Clone)]
+struct Ears {
+    events: Sender<Event>,
+    /// The request that an answer may come to; 0: to none. Everything else is dropped where it is read.
+    expected: Arc<AtomicU64>,
+}
+
+/// A helper of ours says nothing unasked but a few events. One that goes on and on is broken.
+const STRAY_LINES: u32 = 1000;
+
+impl Ears {
+    /// Hears one line from a helper; false: do not listen any longer.
+    fn hear(&self, line: &str, strays: &mut u32) -> bool {
+        let Ok(answer) = serde_json::from_str::<Answer>(line) else { return false };
+        let unasked = matches!(answer.say, Say::Events(_));
+        let id = answer.id;
+        let expected = id != 0 && self.expected.compare_exchange(id, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if expected {
+            *strays = 0;
+        } else {
+            *strays += 1;
+        }
+        if expected || unasked {
+            let _ = self.events.send(Event::Said(answer));
+        }
+        *strays < STRAY_LINES
+    }
+}
+
+impl Link {
+    /// Starts the nursery, where there is to be one. When this returns it is no child of ours.
+    pub(super) fn new(binary: &Path, placement: Placement, events: Sender<Event>, tools: Tools) -> io::Result<Self> {
+        let ears = Ears { events, expected: Arc::default() };
+        let at = match placement {
+            Placement::Child => At::Child(None),
+            Placement::Nursery => At::Nursery(start_nursery(binary, ears.clone(), tools.clone())?),
+        };
+        Ok(Self { binary: binary.into(), at, ears, tools, pid: None })
+    }
+
+    /// Starts helper number `number`; lines go to it from now on.
+    pub(super) fn start(&mut self, number: u64) -> io::Result<()> {
+        self.pid = None;
+        match &mut self.at {
+            At::Nursery(nursery) => nursery.write_all(format!("{CONTROL}start {number}\n").as_bytes()),
+            At::Child(kept) => {
+                let (ears, events, mut strays) = (self.ears.clone(), self.ears.events.clone(), 0);
+                let helper = Kept::start(
+                    &mut inner(&self.binary, None),
+                    move |line| ears.hear(line, &mut strays),
+                    move |how| {
+                        let _ = events.send(Event::Gone(number, how));
+                    },
+                )?;
+                self.tools.add(helper.pid);
+                self.pid = Some(helper.pid);
+                *kept = Some(helper);
+                Ok(())
+            }
+        }
+    }
+
+    /// Sends a request and lets its answer, and no other, come through.
+    pub(super) fn send(&mut self, id: u64, line: &str) -> io::Result<()> {
+        self.ears.expected.store(id, Ordering::SeqCst);
+        match &mut self.at {
+            At::Nursery(nursery) => nursery.write_all(line.as_bytes()),
+            At::Child(Some(kept)) => kept.send(line),
+            At::Child(None) => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// Leaves the helper behind: nothing that it still says comes through. It is killed, as far as that works.
+    pub(super) fn abandon(&mut self) {
+        self.ears.expected.store(0, Ordering::SeqCst);
+        self.pid = None;
+        match &mut self.at {
+            At::Nursery(nursery) => {
+                // A nursery that does not listen is reported by the thread that reads from it.
+                let _ = nursery.write_all(format!("{CONTROL}kill\n").as_bytes());
+            }
+            At::Child(kept) => {
+                if let Some(kept) = kept.take() {
+                    kept.kill();
+                }
+            }
+        }
+    }
+}
+
+/// Starts a nursery and waits for the intermediate process to end: then the nursery has another parent than us.
+fn start_nursery(binary: &Path, ears: Ears, tools: Tools) -> io::Result<ChildStdin> {
+    let mut intermediate = inner(binary, Some(START_NURSERY)).spawn()?;
+    let pipes = (intermediate.stdin.take(), intermediate.stdout.take());
+    let status = intermediate.wait()?;
+    let (Some(stdin), Some(stdout), true) = (pipes.0, pipes.1, status.success()) else {
+        return Err(io::Error::other(format!("the helper's starter ended with {status}")));
+    };
+    let (events, mut strays) = (ears.events.clone(), 0);
+    pump(
+        stdout,
+        move |line| match line.strip_prefix(CONTROL) {
+            None => ears.hear(line, &mut strays),
+            Some(control) => {
+                let mut words = control.splitn(3, ' ');
+                let (what, number) = (words.next(), words.next().and_then(|n| n.parse::<u64>().ok()));
+                match (what, number, words.next()) {
+                    (Some("nursery"), Some(pid), None) => tools.add(u32::try_from(pid).unwrap_or(0)),
+                    (Some("born"), Some(number), Some(pid)) => {
+                        if let Ok(pid) = pid.parse() {
+                            tools.add(pid);
+                            let _ = ears.events.send(Event::Born(number, pid));
+                        }
+                    }
+                    (Some("gone"), Some(number), how) => {
+                        let _ = ears.events.send(Event::Gone(number, how.unwrap_or("ended").into()));
+                    }
+                    _ => return false,
+                }
+                true
+            }
+        },
+        move || {
+            let _ = events.send(Event::NurseryGone);
+        },
+    )?;
+    Ok(stdin)
+}

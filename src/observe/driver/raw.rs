@@ -1,0 +1,209 @@
+//! NVML's memory and process calls by their raw symbols, and nothing else: the safe wrapper knows only the newest
+//! version of each, which drivers before R510 lack. This is the one file with unsafe code; it hands out safe functions.
+#![allow(unsafe_code, reason = "calls through C symbols; the rest of the tool forbids it")]
+
+use super::codes::Code;
+use super::records::{Record, Records, UnknownLayout};
+use crate::model::{Bytes, ListKind, Memory, MemoryApi};
+use nvml_wrapper::{Device, Nvml};
+use std::{ffi::c_void, os::fd::RawFd};
+
+/// `nvmlMemory_t`.
+#[repr(C)]
+#[derive(Default)]
+struct MemoryV1 {
+    total: u64,
+    free: u64,
+    used: u64,
+}
+
+/// `nvmlMemory_v2_t`.
+#[repr(C)]
+#[derive(Default)]
+struct MemoryV2 {
+    version: u32,
+    total: u64,
+    reserved: u64,
+    free: u64,
+    used: u64,
+}
+
+impl MemoryV2 {
+    /// `NVML_STRUCT_VERSION(Memory, 2)`: the size, and the version in the top byte. The size is 40.
+    const VERSION: u32 = 40 | 2 << 24;
+}
+
+const _: () = assert!(size_of::<MemoryV2>() == 40 && size_of::<MemoryV1>() == 24);
+
+type Handle = *mut c_void;
+type MemoryV1Call = unsafe extern "C" fn(Handle, *mut MemoryV1) -> u32;
+type MemoryV2Call = unsafe extern "C" fn(Handle, *mut MemoryV2) -> u32;
+type ListCall = unsafe extern "C" fn(Handle, *mut u32, *mut c_void) -> u32;
+type NumberCall = unsafe extern "C" fn(Handle, *mut u32) -> u32;
+
+/// The symbols that this library has. The library is never unloaded ([`super::nvml`] leaks it), so they stay valid.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Symbols {
+    memory_v1: Option<MemoryV1Call>,
+    memory_v2: Option<MemoryV2Call>,
+    /// Newest first.
+    compute: [Option<ListCall>; 3],
+    graphics: [Option<ListCall>; 3],
+    mps: [Option<ListCall>; 3],
+    gpu_instance: Option<NumberCall>,
+    compute_instance: Option<NumberCall>,
+}
+
+/// Why a list could not be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ListError {
+    /// NVML said no.
+    Code(Code),
+    /// NVML said something that cannot be read.
+    Layout(UnknownLayout),
+}
+
+impl std::fmt::Display for ListError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Code(code) => code.fmt(f),
+            Self::Layout(layout) => layout.fmt(f),
+        }
+    }
+}
+
+impl Symbols {
+    /// Looks the symbols up. One that is missing is no failure: an older version of the call may be there.
+    pub(super) fn load(nvml: &'static Nvml) -> Self {
+        // SAFETY: the types are those of nvml.h for these names, and the library stays loaded for the life of the
+        // process because `nvml` does.
+        unsafe {
+            let list =
+                |name: &str| ["_v3", "_v2", ""].map(|version| symbol::<ListCall>(nvml, &format!("{name}{version}")));
+            Self {
+                memory_v1: symbol(nvml, "nvmlDeviceGetMemoryInfo"),
+                memory_v2: symbol(nvml, "nvmlDeviceGetMemoryInfo_v2"),
+                compute: list("nvmlDeviceGetComputeRunningProcesses"),
+                graphics: list("nvmlDeviceGetGraphicsRunningProcesses"),
+                mps: list("nvmlDeviceGetMPSComputeRunningProcesses"),
+                gpu_instance: symbol(nvml, "nvmlDeviceGetGpuInstanceId"),
+                compute_instance: symbol(nvml, "nvmlDeviceGetComputeInstanceId"),
+            }
+        }
+    }
+
+    /// One memory reading by this version of the call.
+    pub(super) fn memory(&self, device: &Device<'static>, api: MemoryApi) -> Result<Memory, Code> {
+        // SAFETY: the handle comes from this library and is used only for the call.
+        let handle: Handle = unsafe { device.handle() }.cast();
+        match api {
+            MemoryApi::V1 => {
+                let call = self.memory_v1.ok_or(Code::FUNCTION_NOT_FOUND)?;
+                let mut m = MemoryV1::default();
+                // SAFETY: `m` is what the call writes to, and outlives it.
+                check(unsafe { call(handle, &raw mut m) })?;
+                Ok(Memory { total: Bytes(m.total), reserved: None, used: Bytes(m.used), free: Bytes(m.free), api })
+            }
+            MemoryApi::V2 => {
+                let call = self.memory_v2.ok_or(Code::FUNCTION_NOT_FOUND)?;
+                let mut m = MemoryV2 { version: MemoryV2::VERSION, ..MemoryV2::default() };
+                // SAFETY: as above; `version` tells the library how much it may write.
+                check(unsafe { call(handle, &raw mut m) })?;
+                Ok(Memory {
+                    total: Bytes(m.total),
+                    reserved: Some(Bytes(m.reserved)),
+                    used: Bytes(m.used),
+                    free: Bytes(m.free),
+                    api,
+                })
+            }
+        }
+    }
+
+    /// One process list by the newest version of the call that this driver knows.
+    ///
+    /// # Errors
+    /// [`Code::FUNCTION_NOT_FOUND`] if it knows none, else the code of the newest that it knows.
+    pub(super) fn list(
+        &self,
+        device: &Device<'static>,
+        kind: ListKind,
+        buffer: &mut Records,
+    ) -> Result<Vec<Record>, ListError> {
+        // SAFETY: as in `memory`.
+        let handle: Handle = unsafe { device.handle() }.cast();
+        let versions = match kind {
+            ListKind::Compute => self.compute,
+            ListKind::Graphics => self.graphics,
+            ListKind::Mps => self.mps,
+        };
+        for call in versions.into_iter().flatten() {
+            match list_once(handle, call, buffer) {
+                Err(ListError::Code(code)) if code.is_missing_call() => {}
+                other => return other,
+            }
+        }
+        Err(ListError::Code(Code::FUNCTION_NOT_FOUND))
+    }
+
+    /// GPU instance and compute instance of a MIG handle.
+    pub(super) fn instance(&self, device: &Device<'static>) -> (Option<u32>, Option<u32>) {
+        let number = |call: Option<NumberCall>| {
+            let mut n = 0;
+            // SAFETY: as in `memory`; `n` outlives the call.
+            check(unsafe { call?(device.handle().cast(), &raw mut n) }).ok()?;
+            Some(n)
+        };
+        (number(self.gpu_instance), number(self.compute_instance))
+    }
+}
+
+/// # Safety
+/// `T` must be the type of the function with this name.
+unsafe fn symbol<T: Copy>(nvml: &'static Nvml, name: &str) -> Option<T> {
+    // SAFETY: the caller's promise.
+    unsafe { nvml.lib().__library.get::<T>(name.as_bytes()) }.ok().map(|symbol| *symbol)
+}
+
+/// More processes than this on one GPU are not expected at first; the buffer grows.
+const FIRST_ROOM: usize = 256;
+
+fn list_once(handle: Handle, call: ListCall, buffer: &mut Records) -> Result<Vec<Record>, ListError> {
+    let mut room = FIRST_ROOM;
+    for _ in 0..5 {
+        let words = buffer.prepare(room);
+        let mut count = u32::try_from(room).unwrap_or(u32::MAX);
+        // SAFETY: `words` has room for `count` records of the largest size that any driver writes, and outlives the
+        // call.
+        match unsafe { call(handle, &raw mut count, words.as_mut_ptr().cast()) } {
+            0 => return buffer.read(count as usize).map_err(ListError::Layout),
+            code if Code(code) == Code::INSUFFICIENT_SIZE => {
+                // Processes may start between two calls: ask for more than it said.
+                room = (count as usize).clamp(room, 1 << 16) * 2;
+            }
+            code => return Err(ListError::Code(Code(code))),
+        }
+    }
+    Err(ListError::Code(Code::INSUFFICIENT_SIZE))
+}
+
+fn check(code: u32) -> Result<(), Code> {
+    if code == 0 { Ok(()) } else { Err(Code(code)) }
+}
+
+/// Closes every descriptor but the standard ones. A helper inherits whatever its starter was given (a lock, a pipe of
+/// the shell) and would keep it if an NVML call hung.
+///
+/// To be called first thing in a process of our own, before anything was opened.
+pub(super) fn close_inherited_files() {
+    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
+    let inherited: Vec<RawFd> =
+        open.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).filter(|fd| *fd > 2).collect();
+    for fd in inherited {
+        // The listing had a descriptor too, which is closed by now.
+        if std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok() {
+            // SAFETY: it is open, and nothing in this process owns it: nothing was opened here yet.
+            unsafe { rustix::io::close(fd) };
+        }
+    }
+}
