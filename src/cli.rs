@@ -1,1 +1,270 @@
-//! What can be typed: clap types and help, nothing else.
+//! What can be typed: clap types and help, nothing else. What the values mean is in [`crate::commands`]; how a single
+//! value is read is in [`values`]; what a wrong command line says is in [`usage`].
+
+pub mod usage;
+mod values;
+
+use crate::{
+    exit,
+    model::{Bytes, Cause, Limit, Scope},
+    report::ReportTarget,
+};
+use clap::{Args, Parser, Subcommand, ValueEnum, builder::FalseyValueParser};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
+
+const EXAMPLES: &str = "\
+Examples:
+  gpuresid                                  who holds GPU memory now, and why
+  gpuresid check -- python train.py         run it, then say what did not come back
+  gpuresid snapshot -o before.json          remember how it is ...
+  gpuresid diff before.json                 ... and compare later";
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  gpuresid check -- python train.py
+  gpuresid check --report result.json --max-residue 100MiB -- python train.py
+  gpuresid check --scope new -- docker run --rm --gpus all my-image
+  gpuresid check -i 0 --timeout 2h --warn-only -- make gpu-tests";
+
+fn with_exit_codes(examples: &str) -> String {
+    format!("{examples}\n\n{}", exit::TABLE)
+}
+
+/// Says who still holds GPU memory after a program ended, why, and how to get it back.
+#[derive(Debug, Parser)]
+#[command(
+    name = "gpuresid",
+    version,
+    max_term_width = 100,
+    disable_help_subcommand = true,
+    after_help = with_exit_codes(EXAMPLES),
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// Where to look.
+    #[command(flatten)]
+    pub global: Global,
+    /// Options of `status`, which is what happens without a command.
+    #[command(flatten)]
+    status: StatusArgs,
+}
+
+impl Cli {
+    /// The command; `status` if none is named.
+    ///
+    /// # Errors
+    /// If options of `status` stand before another command.
+    pub fn command(self) -> Result<(Global, Command), clap::Error> {
+        let Self { command, global, status } = self;
+        let command = match command {
+            None => Command::Status(status),
+            Some(Command::Status(after)) => Command::Status(status.or(after)),
+            Some(_) if status != StatusArgs::default() => {
+                return Err(clap::Error::raw(
+                    clap::error::ErrorKind::ArgumentConflict,
+                    "--json, --watch and --fail-on are options of `status` when they stand before the command; write \
+                     them after it\n",
+                ));
+            }
+            Some(other) => other,
+        };
+        Ok((global, command))
+    }
+}
+
+/// Options of all commands.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Where to look")]
+pub struct Global {
+    /// Only these GPUs: number, start of a GPU-/MIG- UUID, or PCI id [default: all]
+    #[arg(long, short = 'i', global = true, value_name = "GPU", value_delimiter = ',', env = "GPURESID_GPU")]
+    pub gpu: Vec<String>,
+    /// Only the GPUs of CUDA_VISIBLE_DEVICES
+    #[arg(long, global = true, env = "GPURESID_VISIBLE", value_parser = FalseyValueParser::new(), conflicts_with = "gpu")]
+    pub visible: bool,
+    /// Longest time for one answer of the driver [default: 10s, and 60s for opening it]
+    #[arg(long, global = true, value_name = "DUR", value_parser = values::some_time, env = "GPURESID_NVML_TIMEOUT")]
+    pub nvml_timeout: Option<Duration>,
+    /// NVIDIA's management library, where it is not in a usual place
+    #[arg(long, global = true, value_name = "PATH")]
+    pub nvml_lib: Option<PathBuf>,
+    /// The /proc to look into, such as a host's that is mounted in a container
+    #[arg(long, global = true, value_name = "PATH", default_value = "/proc")]
+    pub procfs: PathBuf,
+    /// Where the NVIDIA device files are
+    #[arg(long, global = true, value_name = "PATH", default_value = "/dev")]
+    pub dev: PathBuf,
+    /// Colour
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", env = "GPURESID_COLOR")]
+    pub color: Color,
+}
+
+/// When to use colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    /// On a terminal, unless NO_COLOR is set
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show who holds GPU memory now, and why (this is the default)
+    Status(StatusArgs),
+    /// Run a command, then say which GPU memory did not come back
+    #[command(after_help = with_exit_codes(CHECK_EXAMPLES))]
+    Check(CheckArgs),
+    /// Remember how it is now, for `diff`
+    Snapshot(SnapshotArgs),
+    /// Say which GPU memory is held that was not held in a snapshot
+    #[command(after_help = exit::TABLE)]
+    Diff(DiffArgs),
+}
+
+/// `status`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+pub struct StatusArgs {
+    /// Write JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Look again every S seconds until Ctrl-C [default: 2s]
+    #[arg(
+        long,
+        value_name = "S",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "2s",
+        value_parser = values::some_time,
+        conflicts_with = "fail_on"
+    )]
+    pub watch: Option<Duration>,
+    /// Exit with 121 if somebody holds memory for one of these causes, such as orphan,forked_copy,half_dead
+    #[arg(long, value_name = "CAUSE", value_delimiter = ',', value_parser = values::cause)]
+    pub fail_on: Vec<Cause>,
+}
+
+impl StatusArgs {
+    fn or(self, after: Self) -> Self {
+        Self {
+            json: self.json || after.json,
+            watch: after.watch.or(self.watch),
+            fail_on: [self.fail_on, after.fail_on].concat(),
+        }
+    }
+}
+
+/// What counts as residue.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Limits")]
+pub struct LimitArgs {
+    /// Memory that may stay: 100MiB, or 1% of the GPU
+    #[arg(long, value_name = "SIZE|PCT", default_value = "16MiB", env = "GPURESID_MAX_RESIDUE")]
+    pub max_residue: Limit,
+    /// Growth that belongs to no process and may be a neighbour's: below this it is noise
+    #[arg(long, value_name = "SIZE", default_value = "128MiB", env = "GPURESID_MAX_UNATTRIBUTED")]
+    pub max_unattributed: Bytes,
+    /// Memory that may stay, in percent of the most that the command used
+    #[arg(long, value_name = "PCT", value_parser = values::percent, env = "GPURESID_MAX_RESIDUE_RATE")]
+    pub max_residue_rate: Option<f64>,
+    /// Report, but exit with 0 instead of 121 and 122
+    #[arg(long, env = "GPURESID_WARN_ONLY", value_parser = FalseyValueParser::new())]
+    pub warn_only: bool,
+    /// What an inconclusive answer is
+    #[arg(long, value_name = "WHAT", default_value = "fail", env = "GPURESID_INCONCLUSIVE")]
+    pub inconclusive: Inconclusive,
+}
+
+/// What an inconclusive answer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Inconclusive {
+    /// Exit with 122
+    Fail,
+    /// Exit with 0
+    Pass,
+}
+
+/// Whom to charge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ScopeArg {
+    /// Processes that the command started
+    Run,
+    /// Every process that is new since before: for docker run, srun, kubectl
+    New,
+    /// All growth of the GPU: for a GPU that nobody else uses
+    Device,
+}
+
+impl From<ScopeArg> for Scope {
+    fn from(scope: ScopeArg) -> Self {
+        match scope {
+            ScopeArg::Run => Self::Run,
+            ScopeArg::New => Self::New,
+            ScopeArg::Device => Self::Device,
+        }
+    }
+}
+
+/// `check`.
+#[derive(Debug, Clone, Args)]
+pub struct CheckArgs {
+    /// Write a report to a file: .json by its ending, or FORMAT:PATH with the formats json and observation (repeatable)
+    #[arg(long, value_name = "[FORMAT:]PATH")]
+    pub report: Vec<ReportTarget>,
+    /// Whom to charge with memory that stays
+    #[arg(long, default_value = "run", env = "GPURESID_SCOPE")]
+    pub scope: ScopeArg,
+    /// End the command after this time, and exit with 124
+    #[arg(long, value_name = "DUR", value_parser = values::some_time, env = "GPURESID_TIMEOUT")]
+    pub timeout: Option<Duration>,
+    /// Wait at most so long for memory to come back
+    #[arg(long, value_name = "DUR", default_value = "120s", value_parser = values::time, env = "GPURESID_SETTLE")]
+    pub settle: Duration,
+    /// Look so often while the command runs
+    #[arg(long, value_name = "DUR", default_value = "100ms", value_parser = values::some_time, env = "GPURESID_SAMPLE")]
+    pub sample: Duration,
+    /// Print nothing; the exit code and the reports say it
+    #[arg(long, short, env = "GPURESID_QUIET", value_parser = FalseyValueParser::new())]
+    pub quiet: bool,
+    /// What counts as residue.
+    #[command(flatten)]
+    pub limits: LimitArgs,
+    /// The command and its arguments, best after `--`
+    #[arg(value_name = "COMMAND", trailing_var_arg = true)]
+    pub command: Vec<OsString>,
+}
+
+/// `snapshot`.
+#[derive(Debug, Clone, Args)]
+pub struct SnapshotArgs {
+    /// Write it to this file instead of standard output
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Print a line for the shell that marks what is started from now on: eval "$(gpuresid snapshot -o F --env)"
+    #[arg(long, requires = "output")]
+    pub env: bool,
+}
+
+/// `diff`.
+#[derive(Debug, Clone, Args)]
+pub struct DiffArgs {
+    /// The snapshot to compare with
+    #[arg(value_name = "BEFORE")]
+    pub before: PathBuf,
+    /// A later snapshot [default: now]
+    #[arg(value_name = "AFTER")]
+    pub after: Option<PathBuf>,
+    /// Whom to charge [default: new; run if the marker of `snapshot --env` is known]
+    #[arg(long, env = "GPURESID_SCOPE")]
+    pub scope: Option<ScopeArg>,
+    /// Write JSON
+    #[arg(long)]
+    pub json: bool,
+    /// What counts as residue.
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}

@@ -1,4 +1,6 @@
-//! The exit codes: the one table that `--help` and the README print.
+//! The exit codes: the one table that `--help` and the README print, and the one place that ends the process.
+
+use rustix::process::{DumpableBehavior, Resource, Rlimit, getpid, setrlimit};
 
 /// What the tool was asked for is so: clean, or the condition is met.
 pub const CLEAN: i32 = 0;
@@ -32,3 +34,55 @@ Exit codes:
   126  the command cannot be run
   127  the command was not found
 If several apply: 124, then the failing command, then 121, 122, 0.";
+
+/// How gpuresid ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// It exits with this code.
+    Code(i32),
+    /// It dies of this signal, because the command did (or because we were told to before there was a command): a
+    /// shell loop stops after Ctrl-C only if what it ran died of SIGINT.
+    Signal(i32),
+}
+
+impl Ending {
+    /// The exit code that a shell shows for it.
+    pub const fn shown(self) -> i32 {
+        match self {
+            Self::Code(code) => code,
+            Self::Signal(signal) => SIGNAL_BASE + signal,
+        }
+    }
+
+    /// Ends the process. Nothing is cleaned up after this.
+    pub fn end(self) -> ! {
+        if let Self::Signal(signal) = self {
+            die_of(signal);
+        }
+        std::process::exit(self.shown())
+    }
+}
+
+/// Dies of the signal without a core dump: the command has left its own, ours would only hide it. Returns where that
+/// is impossible.
+fn die_of(signal: i32) {
+    // The kernel drops a fatal default signal that the first process of a PID namespace sends itself.
+    if getpid().is_init() {
+        return;
+    }
+    // A limit of 0 does not hold where cores are piped to a program; a process that is not dumpable leaves none there.
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    // Our handler is taken away only for signals that we handle; the others have the disposition we were started with.
+    if HANDLED_OR_IGNORED.contains(&signal) {
+        let _ = signal_hook::low_level::emulate_default_handler(signal);
+    }
+    let _ = signal_hook::low_level::raise(signal);
+}
+
+/// Signals whose disposition this process changes: the ones of [`crate::run`], and those of Rust's runtime, which
+/// ignores SIGPIPE and watches for stack overflows.
+const HANDLED_OR_IGNORED: [i32; 9] = {
+    use signal_hook::consts::{SIGBUS, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGSEGV, SIGTERM, SIGUSR1, SIGUSR2};
+    [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGPIPE, SIGSEGV, SIGBUS]
+};

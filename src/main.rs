@@ -1,6 +1,32 @@
-//! placeholder
+//! Parse, run, exit code; and the one place that prints an error.
+
+use clap::Parser;
+use gpuresid::{
+    cli::{Cli, usage},
+    commands, error,
+    exit::{self, Ending},
+    observe,
+};
+use std::io::{self, Write};
+
 fn main() {
-    if let Some(code) = gpuresid::observe::driver::inner_command(std::env::args_os()) {
+    // The driver's helper is this same binary; its start is part of every command's time.
+    if let Some(code) = observe::driver::inner_command(std::env::args_os()) {
         std::process::exit(code);
     }
+    let ended = match Cli::try_parse() {
+        Ok(cli) => commands::run(cli),
+        // Help and version were asked for. That nobody reads them is no error.
+        Err(help) if !help.use_stderr() => {
+            let _ = help.print();
+            Ok(Ending::Code(exit::CLEAN))
+        }
+        Err(wrong) => Err(usage::error(&wrong)),
+    };
+    let ending = ended.unwrap_or_else(|error| {
+        // Where standard error is closed, the exit code still says it.
+        let _ = write!(io::stderr(), "{}", error::display(&error));
+        Ending::Code(exit::CANNOT)
+    });
+    ending.end();
 }

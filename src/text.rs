@@ -1,16 +1,179 @@
-//! Foreign text made safe.
+//! Foreign text made safe to show: a process chooses its own name and arguments, so they may hold escape sequences,
+//! newlines, text that reads backwards, ten kilobytes, or a password. One place, because one forgotten caller is
+//! enough for a terminal to be written to by a stranger.
 
-/// Shim until the text module arrives.
+mod secrets;
+
+use unicode_width::UnicodeWidthChar;
+
+/// Longest command line that a report keeps, in characters.
+const LONGEST_COMMAND: usize = 1000;
+
+/// Whether a character would act on a terminal or on the reading order instead of being seen.
+fn acts(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+fn push_escaped(out: &mut String, c: char) {
+    match c {
+        '\n' => out.push_str("\\n"),
+        '\r' => out.push_str("\\r"),
+        '\t' => out.push_str("\\t"),
+        c if c.is_ascii_control() => out.push_str(&format!("\\x{:02x}", u32::from(c))),
+        c => out.push_str(&format!("\\u{{{:x}}}", u32::from(c))),
+    }
+}
+
+/// `text` on one line, with everything that would act instead of being seen written as an escape.
 pub fn clean(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).collect()
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if acts(c) { push_escaped(&mut out, c) } else { out.push(c) }
+    }
+    out
 }
 
-/// Shim until the text module arrives.
+/// As [`clean`], but line ends stay: for texts of our own that have a stranger's words inside.
+pub fn clean_lines(text: &str) -> String {
+    text.lines().map(clean).collect::<Vec<_>>().join("\n")
+}
+
+/// Bytes from outside as text: what is no UTF-8 is written as `\xNN`, so that two names never look alike.
+pub fn from_bytes(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        out.push_str(chunk.valid());
+        for byte in chunk.invalid() {
+            out.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    out
+}
+
+/// Columns that `text` takes on a terminal.
+pub fn width(text: &str) -> usize {
+    text.chars().filter_map(UnicodeWidthChar::width).sum()
+}
+
+/// `text` in at most `columns` columns, the cut marked by `…`.
+pub fn shorten(text: &str, columns: usize) -> String {
+    if width(text) <= columns {
+        return text.into();
+    }
+    let mut out = String::new();
+    let mut taken = 0;
+    for c in text.chars() {
+        let next = taken + c.width().unwrap_or(0);
+        // One column is for the mark.
+        if next + 1 > columns {
+            break;
+        }
+        taken = next;
+        out.push(c);
+    }
+    let mut out = out.trim_end().to_string();
+    if columns > 0 {
+        out.push('…');
+    }
+    out
+}
+
+/// Breaks `text` at spaces into lines of at most `columns` columns; a longer word stays whole, because a command or a
+/// path that was cut cannot be pasted. `None`: one line.
+pub fn wrap(text: &str, columns: Option<usize>) -> Vec<String> {
+    let Some(columns) = columns else { return vec![text.into()] };
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for word in text.split(' ') {
+        if !line.is_empty() && width(&line) + 1 + width(word) > columns {
+            lines.push(std::mem::take(&mut line));
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines.push(line);
+    lines
+}
+
+/// A command line for reports: secrets hidden, made safe, cut at a length that still identifies it. A process without
+/// one goes by its short name in brackets.
 pub fn display_command(argv: &[String], comm: &str) -> String {
-    if argv.is_empty() { format!("[{}]", clean(comm)) } else { clean(&argv.join(" ")) }
+    if argv.iter().all(String::is_empty) {
+        return format!("[{}]", clean(comm));
+    }
+    // Programs that set their title leave empty arguments behind it.
+    let end = argv.iter().rposition(|arg| !arg.is_empty()).map_or(0, |last| last + 1);
+    let line = secrets::hide(argv.get(..end).unwrap_or(argv)).join(" ");
+    let cut: String = line.chars().take(LONGEST_COMMAND).collect();
+    let mut shown = clean(&cut);
+    if cut.len() < line.len() {
+        shown.push('…');
+    }
+    shown
 }
 
-/// Shim until the text module arrives.
+/// An argument vector for reports: secrets hidden and made safe, one argument each.
 pub fn display_argv(argv: &[String]) -> Vec<String> {
-    argv.iter().map(|a| clean(a)).collect()
+    secrets::hide(argv).iter().map(|arg| clean(arg)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn argv(args: &[&str]) -> Vec<String> {
+        args.iter().map(|a| (*a).into()).collect()
+    }
+
+    #[test]
+    fn nothing_acts_on_the_terminal() {
+        assert_eq!(clean("a\nb\tc\r\x1b[2J\u{9b}m\x07\u{7f}"), "a\\nb\\tc\\r\\x1b[2J\\u{9b}m\\x07\\x7f");
+        assert_eq!(clean("x\u{202e}gpj.exe\u{2066}\u{200b}"), "x\\u{202e}gpj.exe\\u{2066}\\u{200b}");
+        assert_eq!(clean("naïve 训练 🚀 'ok'"), "naïve 训练 🚀 'ok'");
+        let once = clean("a\nb");
+        assert_eq!(clean(&once), once);
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_shown() {
+        assert_eq!(from_bytes(b"caf\xe9 \xff\xfe ok"), "caf\\xe9 \\xff\\xfe ok");
+        assert_eq!(from_bytes("é".as_bytes()), "é");
+    }
+
+    #[test]
+    fn shortening_counts_columns_not_characters() {
+        assert_eq!(shorten("python train.py", 15), "python train.py");
+        assert_eq!(shorten("python train.py", 10), "python tr…");
+        assert_eq!(shorten("python train.py", 8), "python…");
+        assert_eq!(shorten("训练训练训练", 7), "训练训…");
+        assert_eq!(width(&shorten("训练训练训练", 8)), 7);
+        assert_eq!(shorten("abc", 0), "");
+    }
+
+    #[test]
+    fn wrapping_keeps_words_whole() {
+        assert_eq!(wrap("one two three", Some(7)), ["one two", "three"]);
+        assert_eq!(wrap("/a/very/long/path x", Some(5)), ["/a/very/long/path", "x"]);
+        assert_eq!(wrap("one two", None), ["one two"]);
+    }
+
+    #[test]
+    fn a_command_is_safe_short_and_without_secrets() {
+        assert_eq!(
+            display_command(&argv(&["python", "a b.py", "--token", "abc"]), "python"),
+            "python a b.py --token ***"
+        );
+        assert_eq!(display_command(&argv(&["ray::IDLE", "", ""]), "ray"), "ray::IDLE");
+        assert_eq!(display_command(&argv(&["sh", "-c", "a\n\x1b[31mb"]), "sh"), "sh -c a\\n\\x1b[31mb");
+        let long = display_command(&argv(&["python", &"x".repeat(10_000)]), "python");
+        assert_eq!(long.chars().count(), LONGEST_COMMAND + 1);
+        assert!(long.ends_with("x…"));
+        assert_eq!(display_command(&[], "kworker\n"), "[kworker\\n]");
+        assert_eq!(display_argv(&argv(&["a", "--token=x", "b\nc"])), ["a", "--token=***", "b\\nc"]);
+    }
 }

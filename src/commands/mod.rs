@@ -1,1 +1,76 @@
 //! One short file per subcommand: wiring and loops only.
+
+pub mod check;
+mod diff;
+mod marker;
+mod snapshot;
+mod status;
+mod stdout;
+
+use crate::{
+    cli::{Cli, Color, Command, Global, Inconclusive, LimitArgs, usage},
+    exit::Ending,
+    model::Limits,
+    observe::{
+        driver::Source,
+        proc::ProcOptions,
+        select::{Selection, Visible},
+        session::SessionOptions,
+    },
+};
+use std::{io::Write, time::Duration};
+
+/// Longest time for opening the driver, and for one look, where `--nvml-timeout` does not say.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
+const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Does what was typed.
+///
+/// # Errors
+/// If gpuresid itself could not do it.
+pub fn run(cli: Cli) -> anyhow::Result<Ending> {
+    let (global, command) = cli.command().map_err(|error| usage::error(&error))?;
+    let color = match global.color {
+        Color::Auto => anstream::ColorChoice::Auto,
+        Color::Always => anstream::ColorChoice::Always,
+        Color::Never => anstream::ColorChoice::Never,
+    };
+    color.write_global();
+    match command {
+        Command::Status(args) => status::run(&global, &args),
+        Command::Check(args) => check::run(&check::options(&global, args)),
+        Command::Snapshot(args) => snapshot::run(&global, &args),
+        Command::Diff(args) => diff::run(&global, &args),
+    }
+}
+
+/// What to look at, as the global options say.
+fn session_options(global: &Global) -> SessionOptions {
+    SessionOptions {
+        source: Source::Nvml { library: global.nvml_lib.clone() },
+        proc: ProcOptions { procfs: global.procfs.clone(), dev: global.dev.clone() },
+        selection: selection(global),
+        open_timeout: global.nvml_timeout.unwrap_or(OPEN_TIMEOUT),
+        look_timeout: global.nvml_timeout.unwrap_or(LOOK_TIMEOUT),
+    }
+}
+
+fn selection(global: &Global) -> Selection {
+    Selection { selectors: global.gpu.clone(), visible: global.visible.then(Visible::from_env) }
+}
+
+fn limits(args: &LimitArgs) -> Limits {
+    Limits {
+        max_residue: args.max_residue,
+        max_unattributed: args.max_unattributed,
+        max_residue_rate_percent: args.max_residue_rate,
+        warn_only: args.warn_only,
+        inconclusive_fails: args.inconclusive == Inconclusive::Fail,
+    }
+}
+
+/// Tells the user why nothing happens yet.
+fn driver_is_slow() {
+    // A word on a terminal that is gone is not worth an error.
+    let _ = writeln!(std::io::stderr(), "gpuresid: waiting for the NVIDIA driver to answer");
+}

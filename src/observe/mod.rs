@@ -2,6 +2,8 @@
 
 pub mod driver;
 pub mod proc;
+pub mod select;
+pub mod session;
 mod snapshot;
 
 pub use snapshot::{SnapshotParts, assemble};

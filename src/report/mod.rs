@@ -1,1 +1,12 @@
-//! Output: each format takes a report and a writer.
+//! Output: each format takes a report and a writer. Nothing here reads NVML or `/proc`, and nothing here judges.
+
+pub mod json;
+pub mod load;
+pub mod pending;
+pub mod style;
+pub mod table;
+pub mod targets;
+pub mod words;
+
+pub use style::Style;
+pub use targets::{Format, ReportTarget, Targets};

@@ -1,0 +1,105 @@
+//! How single values are read: durations, percentages, causes.
+
+use crate::model::Cause;
+use std::time::Duration;
+
+/// A duration that may be 0: `30s`, `5m`, `1h 30m`, a bare number is seconds.
+pub(super) fn time(text: &str) -> Result<Duration, String> {
+    let wrong = || "write a duration like 30s, 5m or 1h; a bare number is seconds".to_string();
+    let text = text.trim();
+    if text.starts_with(|c: char| c.is_ascii_digit()) && text.chars().all(|c| c.is_ascii_digit() || c == '.') {
+        let seconds: f64 = text.parse().map_err(|_| wrong())?;
+        return Duration::try_from_secs_f64(seconds).ok().filter(|d| *d <= LONGEST).ok_or_else(too_long);
+    }
+    let duration = humantime::parse_duration(text).map_err(|_| wrong())?;
+    if duration > LONGEST { Err(too_long()) } else { Ok(duration) }
+}
+
+/// Far beyond any run, and small enough that no clock overflows.
+const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+fn too_long() -> String {
+    "this is longer than ten years".into()
+}
+
+/// A duration of at least a millisecond.
+pub(super) fn some_time(text: &str) -> Result<Duration, String> {
+    match time(text)? {
+        duration if duration < Duration::from_millis(1) => Err("it must be at least 1ms".into()),
+        duration => Ok(duration),
+    }
+}
+
+/// A percentage, with or without its sign.
+pub(super) fn percent(text: &str) -> Result<f64, String> {
+    text.trim()
+        .trim_end_matches('%')
+        .trim_end()
+        .parse::<f64>()
+        .ok()
+        .filter(|percent| (0.0..=100.0).contains(percent))
+        .ok_or_else(|| "write a percentage between 0 and 100, such as 5%".into())
+}
+
+const CAUSES: [(&str, Cause); 12] = [
+    ("draining", Cause::Draining),
+    ("stopped", Cause::Stopped),
+    ("half_dead", Cause::HalfDead),
+    ("forked_copy", Cause::ForkedCopy),
+    ("exported_handle", Cause::ExportedHandle),
+    ("orphan", Cause::Orphan),
+    ("still_running", Cause::StillRunning),
+    ("detached", Cause::Detached),
+    ("grown_neighbour", Cause::GrownNeighbour),
+    ("new_neighbour", Cause::NewNeighbour),
+    ("out_of_sight", Cause::OutOfSight),
+    ("in_use", Cause::InUse),
+];
+
+/// A cause by the name that it has in JSON.
+pub(super) fn cause(text: &str) -> Result<Cause, String> {
+    let name = text.trim().replace('-', "_");
+    CAUSES.iter().find(|(known, _)| *known == name).map(|(_, cause)| *cause).ok_or_else(|| {
+        let names: Vec<_> = CAUSES.iter().map(|(name, _)| *name).collect();
+        format!("the causes are {}", names.join(", "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations() {
+        for (text, ms) in
+            [("30", 30_000), ("1.5", 1500), ("100ms", 100), ("5m", 300_000), ("1h 30m", 5_400_000), ("0", 0)]
+        {
+            assert_eq!(time(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for text in ["", "-1", "5 parsecs", "nan", "inf", "1e3", "1..2", "99999999999999999999", "9999y"] {
+            assert!(time(text).is_err(), "{text}");
+        }
+        assert!(some_time("0").is_err());
+        assert_eq!(some_time("1ms"), Ok(Duration::from_millis(1)));
+    }
+
+    #[test]
+    fn percentages() {
+        for (text, value) in [("5", 5.0), ("5%", 5.0), ("0.5 %", 0.5), ("100", 100.0)] {
+            assert_eq!(percent(text), Ok(value), "{text}");
+        }
+        for text in ["", "%", "-1", "101", "nan", "5MiB"] {
+            assert!(percent(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn causes_have_their_json_names() {
+        for (name, value) in CAUSES {
+            assert_eq!(serde_json::to_value(value).unwrap(), name);
+            assert_eq!(cause(name), Ok(value));
+        }
+        assert_eq!(cause("half-dead"), Ok(Cause::HalfDead));
+        assert!(cause("zombie").unwrap_err().contains("forked_copy"));
+    }
+}

@@ -1,0 +1,249 @@
+//! `gpuresid check`: before, run, settle, after, verdict, report. Wiring only: what happens in between lives in
+//! [`crate::run`].
+
+use crate::{
+    cli::{CheckArgs, Global},
+    exit::{self, Ending},
+    judge,
+    model::{
+        Bytes, CommandReport, Finding, FindingKind, Launch, Limit, Limits, Observation, Report, Scope, Trace, schema,
+    },
+    observe::{
+        driver::{self, Client, Placement, Source},
+        proc::{ProcOptions, ProcReader},
+        select::Selection,
+    },
+    report::{ReportTarget, Style, Targets, table},
+    run::{self, Before, Event, NotStarted, Outcome, Session, Stop},
+};
+use std::{
+    ffi::OsString,
+    io::{self, Write},
+    time::Duration,
+};
+
+/// What `check` was asked for.
+#[derive(Debug, Clone)]
+pub struct CheckOptions {
+    /// Program and arguments.
+    pub argv: Vec<OsString>,
+    /// Which devices.
+    pub selection: Selection,
+    /// The limits of the verdict.
+    pub limits: Limits,
+    /// Whom to charge.
+    pub scope: Scope,
+    /// Longest time from the end of the command to the verdict.
+    pub settle: Duration,
+    /// Living processes of the command are judged when nothing about them has changed for so long.
+    pub quiet: Duration,
+    /// End the command after this time.
+    pub timeout: Option<Duration>,
+    /// From SIGTERM to SIGKILL at the time limit.
+    pub grace: Duration,
+    /// Time between two looks.
+    pub sample: Duration,
+    /// Print nothing; the exit code and the reports say it.
+    pub silent: bool,
+    /// The reports to write.
+    pub reports: Vec<ReportTarget>,
+    /// Where device readings come from.
+    pub source: Source,
+    /// Longest time for opening the driver.
+    pub open_timeout: Duration,
+    /// Longest time for one later look.
+    pub look_timeout: Duration,
+    /// Where processes are read.
+    pub proc: ProcOptions,
+}
+
+impl CheckOptions {
+    /// The defaults of the command line for this command.
+    pub fn new(argv: Vec<OsString>) -> Self {
+        Self {
+            argv,
+            selection: Selection::default(),
+            limits: Limits::default(),
+            scope: Scope::default(),
+            settle: Duration::from_secs(120),
+            quiet: Duration::from_secs(12),
+            timeout: None,
+            grace: Duration::from_secs(5),
+            sample: Duration::from_millis(100),
+            silent: false,
+            reports: Vec::new(),
+            source: Source::Nvml { library: None },
+            open_timeout: Duration::from_secs(60),
+            look_timeout: Duration::from_secs(10),
+            proc: ProcOptions::default(),
+        }
+    }
+
+    /// Unaccounted growth that cannot change a verdict.
+    fn tolerated(&self) -> Bytes {
+        match self.limits.max_residue {
+            _ if self.limits.max_residue_rate_percent.is_some() => Bytes::ZERO,
+            Limit::Bytes(bytes) => bytes,
+            // Of which device is not known here; so much is noise on every one.
+            Limit::PercentOfTotal(_) => Bytes::mib(16),
+        }
+    }
+}
+
+/// What was typed.
+pub(super) fn options(global: &Global, args: CheckArgs) -> CheckOptions {
+    let session = super::session_options(global);
+    CheckOptions {
+        selection: session.selection,
+        limits: super::limits(&args.limits),
+        scope: args.scope.into(),
+        settle: args.settle,
+        timeout: args.timeout,
+        sample: args.sample,
+        silent: args.quiet,
+        reports: args.report,
+        source: session.source,
+        open_timeout: session.open_timeout,
+        look_timeout: session.look_timeout,
+        proc: session.proc,
+        ..CheckOptions::new(args.command)
+    }
+}
+
+/// Runs the command and says what did not come back.
+///
+/// # Errors
+/// Only before the command was started: then nothing of it has run, and the exit code is [`exit::CANNOT`].
+pub fn run(options: &CheckOptions) -> anyhow::Result<Ending> {
+    match checked(options) {
+        Ok(ending) | Err(Stop::Told(ending)) => Ok(ending),
+        Err(Stop::Cannot(error)) => Err(error),
+    }
+}
+
+fn checked(options: &CheckOptions) -> Result<Ending, Stop> {
+    if options.argv.is_empty() {
+        return Err(crate::error::hinted(
+            "there is no command to check",
+            "write it after `--`: gpuresid check -- python train.py",
+        )
+        .into());
+    }
+    let targets = Targets::prepare(&options.reports)?;
+    let reader = ProcReader::new(options.proc.clone())?;
+    let (events, received) = run::channel();
+    let mut session = Session::start(reader, &events, received, options.look_timeout)?;
+    let driver = driver::Options {
+        source: options.source.clone(),
+        placement: Placement::Nursery,
+        open_timeout: options.open_timeout,
+        look_timeout: options.look_timeout,
+        events: true,
+    };
+    let client = Client::start(&driver, move |message| {
+        let _ = events.send(Event::Driver(message));
+    })?;
+    session.set_looker(Box::new(client));
+    let mut before = session.before(options.open_timeout, |inventory| options.selection.resolve(inventory))?;
+    let run_options = run::Options {
+        argv: options.argv.clone(),
+        run_id: session.run_id(&before.boot_id),
+        scope: options.scope,
+        settle: options.settle,
+        quiet: options.quiet,
+        tolerated: options.tolerated(),
+        timeout: options.timeout,
+        grace: options.grace,
+        sample: options.sample,
+        silent: options.silent,
+    };
+    let outcome = session.watch(&mut before, &run_options)?;
+    session.leave_at_next_signal();
+    match outcome {
+        Ok(outcome) => Ok(report(outcome, options, targets)),
+        Err(error) => Ok(not_started(&error, &before, &session, &run_options, options, targets)),
+    }
+}
+
+/// Judges, prints and writes.
+fn report(outcome: Outcome, options: &CheckOptions, targets: Targets) -> Ending {
+    let observation = Observation {
+        schema: schema::OBSERVATION.into(),
+        before: outcome.before.clone(),
+        trace: outcome.trace.clone(),
+        after: outcome.after.clone(),
+        launch: outcome.launch.clone(),
+        limits: options.limits.clone(),
+    };
+    let report = judge::judge(&observation);
+    if !options.silent {
+        say(|out| table::check(&report, &Style::stderr(), out));
+    }
+    let ending = outcome.ending(report.exit_code);
+    match (write(targets, &report, &observation), ending) {
+        (false, Ending::Code(exit::CLEAN)) => Ending::Code(exit::INCONCLUSIVE),
+        _ => ending,
+    }
+}
+
+/// The command could not be run: nothing to judge, but whoever reads the report shall find one.
+fn not_started(
+    error: &NotStarted,
+    before: &Before,
+    session: &Session,
+    run: &run::Options,
+    options: &CheckOptions,
+    targets: Targets,
+) -> Ending {
+    let snapshot = before.snapshot(session.root(), None);
+    let launch = Launch {
+        run_id: run.run_id.clone(),
+        scope: run.scope,
+        command: None,
+        root: None,
+        own_uids: [].into(),
+        all_gone: None,
+        settled_ms: None,
+        settle_end: None,
+        survivors: Vec::new(),
+        oom_kills: None,
+    };
+    let observation = Observation {
+        schema: schema::OBSERVATION.into(),
+        before: snapshot.clone(),
+        trace: Trace::default(),
+        after: snapshot,
+        launch,
+        limits: options.limits.clone(),
+    };
+    let mut report = judge::judge(&observation);
+    report.exit_code = error.exit_code;
+    report.command = Some(CommandReport {
+        argv: run.argv.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
+        exit_code: Some(error.exit_code),
+        signal: None,
+        timed_out: false,
+        seconds: None,
+    });
+    report.findings.insert(
+        0,
+        Finding { kind: FindingKind::Died, device_uuid: None, bytes: None, text: format!("not started: {error}") },
+    );
+    say(|out| writeln!(out, "gpuresid: error: {error}"));
+    write(targets, &report, &observation);
+    Ending::Code(error.exit_code)
+}
+
+/// Writes the reports; whether all of them are there.
+fn write(targets: Targets, report: &Report, observation: &Observation) -> bool {
+    let errors = targets.write(report, observation);
+    for error in &errors {
+        say(|out| write!(out, "gpuresid: {}", crate::error::display(error)));
+    }
+    errors.is_empty()
+}
+
+/// Speaks to the user. A terminal that is gone is no reason to stop.
+fn say(speak: impl FnOnce(&mut dyn Write) -> io::Result<()>) {
+    let _ = speak(&mut io::stderr().lock());
+}

@@ -1,0 +1,174 @@
+//! `diff`: compares two snapshots, or one with now, and judges the difference like a check.
+
+use super::{driver_is_slow, limits, marker, session_options, stdout};
+use crate::{
+    cli::{DiffArgs, Global},
+    error::hinted,
+    exit::Ending,
+    judge,
+    model::{Gap, Launch, Observation, Scope, Snapshot, Trace, schema},
+    observe::{select::Selection, session::Session},
+    report::{Style, json, load, table},
+};
+use std::{collections::BTreeSet, path::Path};
+
+const TAKE_AGAIN: &str = "take both snapshots on the machine in question: gpuresid snapshot -o before.json";
+
+/// Compares.
+///
+/// # Errors
+/// If a snapshot cannot be read, or the two do not compare.
+pub(super) fn run(global: &Global, args: &DiffArgs) -> anyhow::Result<Ending> {
+    let mut before = load::snapshot(&args.before)?;
+    let mut after = match &args.after {
+        Some(path) => load::snapshot(path)?,
+        None => now(global, &before, &args.before)?,
+    };
+    if args.after.is_some() {
+        only_selected(global, &mut before, &mut after)?;
+    }
+    comparable(&before, &after)?;
+    let run_id = marker::run_id(&before.boot_id, before.observer.id);
+    let scope = match args.scope {
+        Some(scope) => scope.into(),
+        None if marker::is_known(&run_id, &after) => Scope::Run,
+        None => Scope::New,
+    };
+    let observation = Observation {
+        schema: schema::OBSERVATION.into(),
+        launch: launch(run_id, scope, &before),
+        before,
+        trace: Trace::default(),
+        after,
+        limits: limits(&args.limits),
+    };
+    let report = judge::judge(&observation);
+    stdout::print(|out| match args.json {
+        true => json::pretty(&report, out),
+        false => table::check(&report, &Style::stdout(), out),
+    })?;
+    Ok(Ending::Code(report.exit_code))
+}
+
+/// A run of which nothing is known but its two ends.
+fn launch(run_id: String, scope: Scope, before: &Snapshot) -> Launch {
+    Launch {
+        run_id,
+        scope,
+        command: None,
+        root: None,
+        own_uids: BTreeSet::from([before.observer.uid]),
+        all_gone: None,
+        settled_ms: None,
+        settle_end: None,
+        survivors: Vec::new(),
+        oom_kills: None,
+    }
+}
+
+/// Now, on the devices of the snapshot unless others are asked for.
+fn now(global: &Global, before: &Snapshot, file: &Path) -> anyhow::Result<Snapshot> {
+    let mut options = session_options(global);
+    let asked = std::mem::take(&mut options.selection);
+    let mut session = Session::open(&options, driver_is_slow)?;
+    // Another boot or machine is said before a device is missed that is not there any more.
+    same_machine(before, session.boot_id(), host().as_deref())?;
+    let inventory = session.inventory();
+    let wanted: Vec<_> = if asked == Selection::default() {
+        before.devices.iter().map(|d| d.identity.uuid.clone()).collect()
+    } else {
+        asked.resolve(inventory)?
+    };
+    let (there, missing): (Vec<_>, Vec<_>) =
+        wanted.into_iter().partition(|uuid| inventory.devices.iter().any(|d| d.uuid == *uuid));
+    if there.is_empty() {
+        return Err(hinted(format!("no GPU of {} is there any more", file.display()), TAKE_AGAIN));
+    }
+    session.select(there);
+    let mut after = session.snapshot()?;
+    after.gaps.extend(missing.iter().map(|uuid| {
+        Gap::new(uuid.0.clone(), "it stood in the snapshot and is not there any more; nothing is said about it")
+    }));
+    Ok(after)
+}
+
+/// The name of this machine as snapshots have it.
+fn host() -> Option<String> {
+    rustix::system::uname().nodename().to_str().ok().map(Into::into)
+}
+
+/// Leaves in both snapshots what is asked for.
+fn only_selected(global: &Global, before: &mut Snapshot, after: &mut Snapshot) -> anyhow::Result<()> {
+    let asked = super::selection(global);
+    if asked == Selection::default() {
+        return Ok(());
+    }
+    let inventory = crate::observe::driver::Inventory {
+        driver: before.driver.clone().ok_or_else(|| anyhow::anyhow!("the first snapshot has no GPUs"))?,
+        devices: before.devices.iter().map(|d| d.identity.clone()).collect(),
+        gaps: Vec::new(),
+    };
+    let wanted = asked.resolve(&inventory)?;
+    for snapshot in [before, after] {
+        snapshot.devices.retain(|d| wanted.contains(&d.identity.uuid));
+    }
+    Ok(())
+}
+
+fn same_machine(before: &Snapshot, boot_id: &crate::model::BootId, host: Option<&str>) -> anyhow::Result<()> {
+    if let (Some(then), Some(now)) = (before.host.as_deref(), host)
+        && then != now
+    {
+        return Err(hinted(
+            format!("the snapshots do not compare: the first is of the machine {then}, the second of {now}"),
+            TAKE_AGAIN,
+        ));
+    }
+    if before.boot_id != *boot_id {
+        return Err(hinted(
+            "the snapshots do not compare: the machine was started anew between them",
+            "nothing that ran before a restart holds GPU memory now; look at what there is with: gpuresid",
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses what would give numbers without meaning.
+fn comparable(before: &Snapshot, after: &Snapshot) -> anyhow::Result<()> {
+    same_machine(before, &after.boot_id, after.host.as_deref())?;
+    let time = |s: &Snapshot| s.taken_at.parse::<jiff::Timestamp>().ok();
+    if let (Some(first), Some(second)) = (time(before), time(after))
+        && second < first
+    {
+        return Err(hinted(
+            format!("the first snapshot ({}) was taken after the second ({})", before.taken_at, after.taken_at),
+            "write the older one first: gpuresid diff BEFORE AFTER",
+        ));
+    }
+    if before.driver.as_ref().map(|d| d.source) != after.driver.as_ref().map(|d| d.source) {
+        return Err(hinted(
+            "the snapshots do not compare: one is of a simulated GPU, the other of a real one",
+            TAKE_AGAIN,
+        ));
+    }
+    for device in &after.devices {
+        let Some(then) = before.device(&device.identity.uuid) else { continue };
+        let api = |d: &crate::model::Device| d.look.memory.map(|m| m.api);
+        if let (Some(first), Some(second)) = (api(then), api(device))
+            && first != second
+        {
+            return Err(hinted(
+                format!(
+                    "the snapshots do not compare: the driver counted the memory of {} differently in the two (with its \
+                     own reserve, and without)",
+                    device.identity.label()
+                ),
+                "take both snapshots with the same driver version",
+            ));
+        }
+    }
+    if !after.devices.iter().any(|d| before.device(&d.identity.uuid).is_some()) {
+        return Err(hinted("the snapshots do not compare: they have no GPU in common", TAKE_AGAIN));
+    }
+    Ok(())
+}

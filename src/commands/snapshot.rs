@@ -1,0 +1,29 @@
+//! `snapshot`: how it is now, to a file or to standard output.
+
+use super::{driver_is_slow, marker, session_options, stdout};
+use crate::{
+    cli::{Global, SnapshotArgs},
+    exit::{self, Ending},
+    observe::session::Session,
+    report::{json, pending::Pending},
+};
+
+/// Takes a snapshot.
+///
+/// # Errors
+/// If nothing could be read, or it cannot be written.
+pub(super) fn run(global: &Global, args: &SnapshotArgs) -> anyhow::Result<Ending> {
+    let file = args.output.as_deref().map(Pending::open).transpose()?;
+    let snapshot = Session::open(&session_options(global), driver_is_slow)?.snapshot()?;
+    match file {
+        Some(file) => file.write(|out| json::pretty(&snapshot, out))?,
+        None => {
+            stdout::print(|out| json::pretty(&snapshot, out))?;
+        }
+    }
+    if args.env {
+        let line = marker::export_line(&marker::run_id(&snapshot.boot_id, snapshot.observer.id));
+        stdout::print(|out| writeln!(out, "{line}"))?;
+    }
+    Ok(Ending::Code(exit::CLEAN))
+}

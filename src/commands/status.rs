@@ -1,0 +1,109 @@
+//! `status`: one look, or one after the other until Ctrl-C.
+
+use super::{
+    driver_is_slow, session_options,
+    stdout::{self, Reader},
+};
+use crate::{
+    cli::{Global, StatusArgs},
+    exit::{self, Ending},
+    judge,
+    model::StatusReport,
+    observe::session::{Session, SessionOptions},
+    report::{Style, json, table},
+    text,
+};
+use std::{
+    io::{self, IsTerminal, Write},
+    thread,
+    time::Duration,
+};
+
+/// From this time between two looks on, the driver is closed in between: an open driver keeps a GPU from being reset.
+const SLOW: Duration = Duration::from_secs(5);
+
+/// Looks.
+///
+/// # Errors
+/// If nothing could be read.
+pub(super) fn run(global: &Global, args: &StatusArgs) -> anyhow::Result<Ending> {
+    let options = session_options(global);
+    if let Some(every) = args.watch {
+        return watch(&options, every, args.json);
+    }
+    let report = judge::status(&Session::open(&options, driver_is_slow)?.snapshot()?);
+    stdout::print(|out| match args.json {
+        true => json::pretty(&report, out),
+        false => table::status(&report, &Style::stdout(), out),
+    })?;
+    let found = report.holders.iter().any(|h| args.fail_on.contains(&h.cause));
+    Ok(Ending::Code(if found { exit::RESIDUE } else { exit::CLEAN }))
+}
+
+fn watch(options: &SessionOptions, every: Duration, as_json: bool) -> anyhow::Result<Ending> {
+    let mut session = None;
+    let mut first = true;
+    loop {
+        let looked = look(options, &mut session);
+        if every >= SLOW || looked.is_err() {
+            session = None;
+        }
+        let report = match looked {
+            // What fails at once will not get better; later a driver may be reloaded under us, and come back.
+            Err(error) if first => return Err(error),
+            other => other,
+        };
+        let reader = match (&report, as_json) {
+            (Ok(report), true) => stdout::print(|out| json::line(report, out))?,
+            (Err(_), true) => Reader::There,
+            (report, false) => stdout::print(|out| frame(report, every, first, out))?,
+        };
+        if reader == Reader::Gone {
+            return Ok(Ending::Code(exit::CLEAN));
+        }
+        first = false;
+        thread::sleep(every);
+    }
+}
+
+fn look(options: &SessionOptions, session: &mut Option<Session>) -> anyhow::Result<StatusReport> {
+    let session = match session {
+        Some(session) => session,
+        None => session.insert(Session::open(options, driver_is_slow)?),
+    };
+    Ok(judge::status(&session.snapshot()?))
+}
+
+/// One picture. On a terminal it is drawn over the one before, line by line, so that nothing flickers.
+fn frame(report: &anyhow::Result<StatusReport>, every: Duration, first: bool, out: &mut dyn Write) -> io::Result<()> {
+    let style = Style::stdout();
+    let mut body = Vec::new();
+    match report {
+        Ok(report) => table::status(report, &style, &mut body)?,
+        Err(error) => writeln!(body, "{}", crate::error::display(error))?,
+    }
+    let now = jiff::ZonedDateTime::now().strftime("%H:%M:%S").to_string();
+    let title = format!("{now}, again every {}; Ctrl-C ends", humantime::format_duration(every));
+    let stdout = io::stdout();
+    if !stdout.is_terminal() {
+        writeln!(out, "{title}")?;
+        out.write_all(&body)?;
+        return writeln!(out);
+    }
+    let rows = rustix::termios::tcgetwinsize(&stdout).map_or(24, |size| usize::from(size.ws_row)).max(2);
+    let body = String::from_utf8_lossy(&body);
+    let lines: Vec<&str> = body.lines().collect();
+    let title = text::shorten(&title, style.width.map_or(80, usize::from));
+    out.write_all(if first { b"\x1b[2J\x1b[H" } else { b"\x1b[H" })?;
+    write!(out, "{}\x1b[K", style.dim(&title))?;
+    // The last row stays free: a line end there would scroll the picture.
+    let room = rows - 2;
+    let (shown, cut) = if lines.len() > room { (room.saturating_sub(1), true) } else { (lines.len(), false) };
+    for line in lines.iter().take(shown) {
+        write!(out, "\r\n{line}\x1b[K")?;
+    }
+    if cut {
+        write!(out, "\r\n… {} more lines\x1b[K", lines.len() - shown)?;
+    }
+    write!(out, "\r\n\x1b[J")
+}

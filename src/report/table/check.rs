@@ -1,0 +1,224 @@
+//! The report of `check` and `diff` for people. A clean one is a single line.
+
+use super::{
+    grid::{Column, Grid},
+    parts::Page,
+};
+use crate::{
+    model::{Bytes, Cause, CommandReport, DeviceReport, FindingKind, Holder, Lineage, Report, Verdict},
+    report::{Style, words},
+    text,
+};
+use anstyle::AnsiColor;
+use std::io::{self, Write};
+
+/// Writes the report.
+///
+/// # Errors
+/// If the writer fails.
+pub fn check(report: &Report, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+    let devices = report.devices.iter().map(|d| (d.uuid.clone(), words::device(d.index, &d.uuid))).collect();
+    let mut page = Page { style, out, devices };
+    headline(&mut page, report)?;
+    if report.verdict == Verdict::Clean {
+        // Nothing is wrong, so only what a reader would want to know anyway follows.
+        for finding in &report.findings {
+            page.paragraph("  note: ", &finding.text)?;
+        }
+        for gap in &report.gaps {
+            page.paragraph("  not seen: ", &gap.to_string())?;
+        }
+        return Ok(());
+    }
+    command(&mut page, report)?;
+    device_table(&mut page, report)?;
+    holders(&mut page, report)?;
+    page.ghosts(&report.ghosts.iter().collect::<Vec<_>>())?;
+    page.findings(&report.findings)?;
+    page.gaps(&report.gaps)?;
+    page.advice(&report.advice)
+}
+
+fn headline(page: &mut Page<'_>, report: &Report) -> io::Result<()> {
+    let (color, word) = match report.verdict {
+        Verdict::Clean => (AnsiColor::Green, "clean"),
+        Verdict::Inconclusive => (AnsiColor::Yellow, "inconclusive"),
+        Verdict::Residue => (AnsiColor::Red, "residue"),
+    };
+    let label = if report.simulated { "gpuresid (simulated GPU)" } else { "gpuresid" };
+    let sentence = match report.verdict {
+        Verdict::Clean => clean_sentence(report),
+        Verdict::Inconclusive => inconclusive_sentence(report),
+        Verdict::Residue => residue_sentence(report),
+    };
+    // A finding says more about a command that was killed; below another verdict the command has its own line.
+    let said = report.verdict != Verdict::Clean || report.findings.iter().any(|f| f.kind == FindingKind::Died);
+    let ended = report.command.as_ref().filter(|_| !said).and_then(bad_end).unwrap_or_default();
+    let word = page.style.strong(color, word);
+    page.line(&format!("{label}: {word}: {}{ended}", text::clean(&sentence)))
+}
+
+/// How the command ended, where it did not end well.
+fn bad_end(command: &CommandReport) -> Option<String> {
+    let ended = end_of(command)?;
+    (command.exit_code != Some(0)).then(|| format!("; the command {ended}"))
+}
+
+fn end_of(command: &CommandReport) -> Option<String> {
+    if command.timed_out {
+        return Some("ran out of time (--timeout)".into());
+    }
+    match (command.exit_code, command.signal) {
+        (_, Some(signal)) => Some(format!("was ended by {}", words::signal(signal))),
+        (Some(code), None) => Some(format!("exited with {code}")),
+        (None, None) => None,
+    }
+}
+
+fn clean_sentence(report: &Report) -> String {
+    let stays: Bytes = report.devices.iter().map(|d| d.charged_residue_bytes).sum();
+    let comparison = report.command.is_none();
+    let fact = match (stays == Bytes::ZERO, comparison) {
+        (true, false) => "all GPU memory came back".to_string(),
+        (true, true) => "no GPU memory is held that was not held before".to_string(),
+        (false, _) => format!("{stays} of GPU memory stay, within the limit of {}", report.limits.max_residue),
+    };
+    let peaks: Vec<_> = report
+        .devices
+        .iter()
+        .filter_map(|d| Some((d, d.command_peak_bytes.filter(|peak| *peak > Bytes::ZERO)?)))
+        .map(|(d, peak)| match report.devices.len() {
+            1 => peak.to_string(),
+            _ => format!("{peak} on {}", words::device(d.index, &d.uuid)),
+        })
+        .collect();
+    match peaks.is_empty() {
+        true => fact,
+        false => format!("{fact} (the command's peak: {})", peaks.join(", ")),
+    }
+}
+
+fn residue_sentence(report: &Report) -> String {
+    let left: Vec<&DeviceReport> = report.devices.iter().filter(|d| d.verdict == Verdict::Residue).collect();
+    let sum: Bytes = left.iter().map(|d| d.charged_residue_bytes).sum();
+    let exact = left.iter().all(|d| d.charged_residue_max_bytes == Some(d.charged_residue_bytes));
+    let least = if exact { "" } else { "at least " };
+    let what = match report.command {
+        Some(_) => "of GPU memory did not come back",
+        None => "of GPU memory are held that were not held before",
+    };
+    let place = match left.as_slice() {
+        [one] => words::device(one.index, &one.uuid),
+        _ => {
+            let parts: Vec<_> = left
+                .iter()
+                .map(|d| format!("{} on {}", d.charged_residue_bytes, words::device(d.index, &d.uuid)))
+                .collect();
+            parts.join(", ")
+        }
+    };
+    format!("{least}{sum} {what} ({place})")
+}
+
+fn inconclusive_sentence(report: &Report) -> String {
+    let open: Vec<_> = report
+        .devices
+        .iter()
+        .filter(|d| d.verdict == Verdict::Inconclusive)
+        .map(|d| {
+            let label = words::device(d.index, &d.uuid);
+            match d.used_after_bytes {
+                None => format!("{label} cannot be read"),
+                Some(_) => {
+                    format!("{label}: {}", words::interval(d.charged_residue_bytes, d.charged_residue_max_bytes))
+                }
+            }
+        })
+        .collect();
+    let question = match report.command {
+        Some(_) => "cannot tell whether all GPU memory came back",
+        None => "cannot tell whether the same GPU memory is held as before",
+    };
+    if open.is_empty() { question.into() } else { format!("{question} ({})", open.join(", ")) }
+}
+
+fn command(page: &mut Page<'_>, report: &Report) -> io::Result<()> {
+    let Some(command) = &report.command else { return Ok(()) };
+    let mut facts = Vec::new();
+    facts.push(end_of(command).unwrap_or_else(|| "still runs".into()));
+    if let Some(seconds) = command.seconds {
+        facts.push(format!("ran {seconds:.1} s"));
+    }
+    if let Some(seconds) = report.settled_seconds {
+        let end = report.settle_end.map(|end| format!(": {}", words::settle_end(end))).unwrap_or_default();
+        facts.push(format!("waited {seconds:.1} s{end}"));
+    }
+    let line = format!("{} ({})", text::shorten(&text::clean(&command.argv.join(" ")), 200), facts.join(", "));
+    page.paragraph("  command: ", &line)
+}
+
+fn device_table(page: &mut Page<'_>, report: &Report) -> io::Result<()> {
+    let mut grid = Grid::new([
+        Column::left("DEVICE"),
+        Column::flexible("NAME"),
+        Column::right("BEFORE"),
+        Column::right("PEAK"),
+        Column::right("NOW"),
+        Column::right("CHARGED"),
+        Column::left("VERDICT"),
+    ]);
+    for d in &report.devices {
+        grid.row([
+            words::device(d.index, &d.uuid),
+            d.name.clone().unwrap_or_else(|| "?".into()),
+            words::amount(d.used_before_bytes),
+            words::amount(d.peak_bytes),
+            words::amount(d.used_after_bytes),
+            words::interval(d.charged_residue_bytes, d.charged_residue_max_bytes),
+            verdict(d.verdict).into(),
+        ]);
+    }
+    page.line("")?;
+    grid.write(page.style, page.out)?;
+    let several = report.devices.len() > 1;
+    for d in report.devices.iter().filter(|d| d.verdict != Verdict::Clean) {
+        for because in &d.because {
+            let lead = if several { format!("{}: ", words::device(d.index, &d.uuid)) } else { String::new() };
+            page.paragraph("- ", &format!("{lead}{because}"))?;
+        }
+    }
+    Ok(())
+}
+
+const fn verdict(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Clean => "clean",
+        Verdict::Inconclusive => "inconclusive",
+        Verdict::Residue => "residue",
+    }
+}
+
+fn holders(page: &mut Page<'_>, report: &Report) -> io::Result<()> {
+    let comparison = report.command.is_none();
+    let groups = [
+        (Lineage::Own, if comparison { "New since the first snapshot" } else { "Left by the command" }),
+        (Lineage::Unknown, if comparison { "Perhaps new" } else { "Perhaps left by the command" }),
+        (Lineage::Foreign, "Others on these GPUs, not charged"),
+    ];
+    for (lineage, heading) in groups {
+        let group: Vec<&Holder> = report.holders.iter().filter(|h| h.lineage == lineage).collect();
+        if group.is_empty() {
+            continue;
+        }
+        page.heading(heading)?;
+        page.holders(&group)?;
+        let explained: Vec<_> = group.into_iter().filter(|h| lineage != Lineage::Foreign || moved(h.cause)).collect();
+        page.why(&explained)?;
+    }
+    Ok(())
+}
+
+/// A neighbour that may have something of ours.
+const fn moved(cause: Cause) -> bool {
+    matches!(cause, Cause::GrownNeighbour | Cause::ExportedHandle)
+}

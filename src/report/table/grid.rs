@@ -1,0 +1,120 @@
+//! Columns without borders, one line a row. One column gives way when the terminal is narrow, so that numbers and
+//! PIDs, which people copy, always stay whole.
+
+use crate::{report::Style, text};
+use comfy_table::{CellAlignment, Table, presets};
+use std::io::{self, Write};
+
+/// Columns between two columns.
+const GAP: usize = 2;
+/// Room for the flexible column where the output is no terminal.
+const PLAIN_ROOM: usize = 100;
+/// The flexible column never gets narrower; the line then runs over the edge.
+const LEAST_ROOM: usize = 10;
+
+/// One column.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Column {
+    head: &'static str,
+    right: bool,
+    flexible: bool,
+}
+
+impl Column {
+    pub(super) const fn left(head: &'static str) -> Self {
+        Self { head, right: false, flexible: false }
+    }
+
+    pub(super) const fn right(head: &'static str) -> Self {
+        Self { head, right: true, flexible: false }
+    }
+
+    pub(super) const fn flexible(head: &'static str) -> Self {
+        Self { head, right: false, flexible: true }
+    }
+}
+
+/// A table in the making. Cells are made safe here.
+#[derive(Debug)]
+pub(super) struct Grid {
+    columns: Vec<Column>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Grid {
+    pub(super) fn new(columns: impl Into<Vec<Column>>) -> Self {
+        Self { columns: columns.into(), rows: Vec::new() }
+    }
+
+    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().map(|cell| text::clean(&cell)).collect());
+    }
+
+    pub(super) fn write(mut self, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+        self.fit(style.width);
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING).force_no_tty();
+        table.set_header(self.columns.iter().map(|c| c.head));
+        table.add_rows(self.rows);
+        for (column, shown) in self.columns.iter().zip(table.column_iter_mut()) {
+            shown.set_padding((0, u16::try_from(GAP).unwrap_or(0)));
+            if column.right {
+                shown.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        for (number, line) in table.lines().enumerate() {
+            let line = line.trim_end();
+            if number == 0 { writeln!(out, "{}", style.bold(line))? } else { writeln!(out, "{line}")? }
+        }
+        Ok(())
+    }
+
+    fn fit(&mut self, width: Option<u16>) {
+        let Some(flexible) = self.columns.iter().position(|c| c.flexible) else { return };
+        let taken: usize = self
+            .columns
+            .iter()
+            .enumerate()
+            .filter(|(number, _)| *number != flexible)
+            .map(|(number, column)| {
+                let cells = self.rows.iter().filter_map(|row| row.get(number)).map(|cell| text::width(cell));
+                cells.max().unwrap_or(0).max(text::width(column.head)) + GAP
+            })
+            .sum();
+        let room = width.map_or(PLAIN_ROOM, |columns| usize::from(columns).saturating_sub(taken)).max(LEAST_ROOM);
+        for cell in self.rows.iter_mut().filter_map(|row| row.get_mut(flexible)) {
+            *cell = text::shorten(cell, room);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(width: Option<u16>) -> String {
+        let mut grid = Grid::new([Column::right("PID"), Column::flexible("COMMAND"), Column::left("STATE")]);
+        grid.row(["4711".into(), "python train.py --epochs 3".into(), "sleeping".into()]);
+        grid.row(["12".into(), "evil\x1b[2J\nname".into(), String::new()]);
+        let mut out = Vec::new();
+        grid.write(&Style { width, color: false }, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn only_the_flexible_column_gives_way() {
+        assert_eq!(
+            shown(None),
+            " PID  COMMAND                     STATE\n\
+             4711  python train.py --epochs 3  sleeping\n\
+             \x20 12  evil\\x1b[2J\\nname\n"
+        );
+        assert_eq!(
+            shown(Some(34)),
+            " PID  COMMAND             STATE\n\
+             4711  python train.py -…  sleeping\n\
+             \x20 12  evil\\x1b[2J\\nname\n"
+        );
+        assert!(shown(Some(5)).contains("4711  python tr…  sleeping"));
+    }
+}

@@ -1,0 +1,10 @@
+//! The report for people: the verdict first, then the devices, who holds what and why, what could not be seen, and last
+//! what to do, because the last lines are what stands above the prompt.
+
+mod check;
+mod grid;
+mod parts;
+mod status;
+
+pub use check::check;
+pub use status::status;

@@ -1,0 +1,197 @@
+//! The parts that `check` and `status` have in common: holders, why, ghosts, findings, gaps, advice.
+
+use super::grid::{Column, Grid};
+use crate::{
+    model::{Advice, Finding, Gap, Ghost, Held, Holder, Uuid},
+    report::{Style, words},
+    text,
+};
+use std::io::{self, Write};
+
+/// Where a text goes, and what is needed to name things in it.
+pub(super) struct Page<'a> {
+    pub(super) style: &'a Style,
+    pub(super) out: &'a mut dyn Write,
+    /// Each device with its label, in order.
+    pub(super) devices: Vec<(Uuid, String)>,
+}
+
+impl Page<'_> {
+    pub(super) fn line(&mut self, line: &str) -> io::Result<()> {
+        writeln!(self.out, "{line}")
+    }
+
+    pub(super) fn heading(&mut self, heading: &str) -> io::Result<()> {
+        let heading = self.style.bold(heading);
+        writeln!(self.out, "\n{heading}")
+    }
+
+    /// A paragraph behind `first`, its later lines indented as deep. The text may hold a stranger's words.
+    pub(super) fn paragraph(&mut self, first: &str, paragraph: &str) -> io::Result<()> {
+        let indent = text::width(first);
+        let room = self.style.width.map(|columns| usize::from(columns).saturating_sub(indent).max(20));
+        for (number, line) in text::wrap(&text::clean(paragraph), room).iter().enumerate() {
+            let lead = if number == 0 { first.to_string() } else { " ".repeat(indent) };
+            writeln!(self.out, "{lead}{line}")?;
+        }
+        Ok(())
+    }
+
+    /// Something to paste: never broken, because a broken line does not work when pasted.
+    fn command(&mut self, first: &str, command: &str) -> io::Result<()> {
+        let command = self.style.bold(&text::clean(command));
+        writeln!(self.out, "{first}{command}")
+    }
+
+    pub(super) fn label(&self, uuid: &Uuid) -> String {
+        self.devices.iter().find(|(known, _)| known == uuid).map_or_else(|| text::clean(&uuid.0), |(_, l)| l.clone())
+    }
+
+    /// The table of holders.
+    pub(super) fn holders(&mut self, holders: &[&Holder]) -> io::Result<()> {
+        let several = self.devices.len() > 1;
+        let mut columns = vec![Column::right("PID"), Column::left("USER"), Column::right("AGE"), Column::left("STATE")];
+        if several {
+            columns.push(Column::left("ON"));
+        }
+        columns.extend([Column::right("MEMORY"), Column::left("CAUSE"), Column::flexible("COMMAND")]);
+        let mut grid = Grid::new(columns);
+        for holder in holders {
+            for (number, (on, memory)) in self.memory_of(holder).into_iter().enumerate() {
+                // A second device of the same process repeats nothing but the numbers.
+                let once = |cell: String| if number == 0 { cell } else { String::new() };
+                let mut row = vec![
+                    once(holder.pid.to_string()),
+                    once(holder.user.clone().unwrap_or_else(|| "?".into())),
+                    once(holder.age_seconds.map_or_else(|| "?".into(), words::age)),
+                    once(holder.state.clone().unwrap_or_else(|| "?".into())),
+                ];
+                if several {
+                    row.push(on);
+                }
+                row.extend([memory, once(words::cause(holder.cause).into()), once(holder.command.clone())]);
+                grid.row(row);
+            }
+        }
+        grid.write(self.style, self.out)
+    }
+
+    /// Device and memory, a pair for each device on which memory is known. A device that a process merely has open is
+    /// not laid to its charge; where nothing is known the devices it has open stand together beside a `?`.
+    fn memory_of(&self, holder: &Holder) -> Vec<(String, String)> {
+        let known: Vec<_> = holder
+            .devices
+            .iter()
+            .filter_map(|held| Some((self.label(&held.uuid), held.held_bytes?.to_string())))
+            .collect();
+        if !known.is_empty() {
+            return known;
+        }
+        let open: Vec<_> = holder.devices.iter().map(|held| self.label(&held.uuid)).collect();
+        vec![(if open.is_empty() { "?".into() } else { open.join(", ") }, "?".into())]
+    }
+
+    /// What is behind the cause of each holder.
+    pub(super) fn why(&mut self, holders: &[&Holder]) -> io::Result<()> {
+        for holder in holders {
+            let inner = holder.inner_pid.map(|pid| format!(", PID {pid} inside its container")).unwrap_or_default();
+            let name = self.style.bold(&format!("PID {}", holder.pid));
+            writeln!(self.out, "\n{name}{inner}: {}", words::cause(holder.cause))?;
+            if holder.why.is_empty() {
+                self.paragraph("  - ", words::meaning(holder.cause))?;
+            }
+            if !holder.command.is_empty() {
+                self.paragraph("  command: ", &holder.command)?;
+            }
+            if let Some(launcher) = &holder.launcher
+                && !holder.why.iter().any(|why| why.contains(launcher.as_str()))
+            {
+                self.paragraph("  started by: ", launcher)?;
+            }
+            for why in &holder.why {
+                self.paragraph("  - ", why)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Entries of the driver's list whose process is gone.
+    pub(super) fn ghosts(&mut self, ghosts: &[&Ghost]) -> io::Result<()> {
+        if ghosts.is_empty() {
+            return Ok(());
+        }
+        self.heading("Ended processes that the driver still lists")?;
+        for ghost in ghosts {
+            let was = ghost.command.as_ref().map(|c| format!(", it was `{}`", text::shorten(&text::clean(c), 60)));
+            let impostor = ghost
+                .impostor
+                .as_ref()
+                .map(|name| format!(" The number now belongs to `{name}`, which has nothing to do with it."));
+            let pids: Vec<_> = ghost.candidates.iter().map(|pid| format!("PID {pid}")).collect();
+            let kept = match pids.len() {
+                0 => "Nobody who could keep its memory is visible.".to_string(),
+                1 => format!("Its memory is kept by {}.", words::list(&pids)),
+                _ => format!("Its memory is kept by one or more of {}.", words::list(&pids)),
+            };
+            let text = format!(
+                "PID {} on {}: {}{}. {kept}{}",
+                ghost.pid,
+                self.label(&ghost.device_uuid),
+                ghost.bytes.map_or_else(|| "memory not known".into(), |b| b.to_string()),
+                was.unwrap_or_default(),
+                impostor.unwrap_or_default()
+            );
+            self.paragraph("- ", &text)?;
+        }
+        Ok(())
+    }
+
+    /// What else was found.
+    pub(super) fn findings(&mut self, findings: &[Finding]) -> io::Result<()> {
+        if !findings.is_empty() {
+            self.heading("Also found")?;
+        }
+        for finding in findings {
+            let device = finding.device_uuid.as_ref().map(|uuid| self.label(uuid));
+            let lead = device.filter(|label| !finding.text.contains(label.as_str())).map(|label| format!("{label}: "));
+            self.paragraph("- ", &format!("{}{}", lead.unwrap_or_default(), finding.text))?;
+        }
+        Ok(())
+    }
+
+    /// What could not be seen.
+    pub(super) fn gaps(&mut self, gaps: &[Gap]) -> io::Result<()> {
+        if !gaps.is_empty() {
+            self.heading("Not seen")?;
+        }
+        for gap in gaps {
+            self.paragraph("- ", &gap.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// The numbered steps.
+    pub(super) fn advice(&mut self, advice: &[Advice]) -> io::Result<()> {
+        if !advice.is_empty() {
+            self.heading("What to do")?;
+        }
+        for (number, step) in advice.iter().enumerate() {
+            let first = format!("{:>2}. ", number + 1);
+            let indent = " ".repeat(first.len());
+            match &step.command {
+                Some(command) => {
+                    self.command(&first, command)?;
+                    self.paragraph(&indent, &step.why)?;
+                }
+                None => self.paragraph(&first, &step.why)?,
+            }
+            self.paragraph(&indent, &format!("Disturbs: {}", step.disturbs))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether there is anything known of its memory.
+pub(super) fn known_memory(held: &[Held]) -> bool {
+    held.iter().any(|h| h.held_bytes.is_some())
+}

@@ -1,0 +1,110 @@
+//! The report of `status` for people: like nvidia-smi, with the holders that nvidia-smi hides.
+
+use super::{
+    grid::{Column, Grid},
+    parts::{Page, known_memory},
+};
+use crate::{
+    model::{Bytes, Cause, DeviceStatus, Holder, StatusReport},
+    report::{Style, words},
+    text,
+};
+use anstyle::AnsiColor;
+use std::io::{self, Write};
+
+/// Writes the status.
+///
+/// # Errors
+/// If the writer fails.
+pub fn status(report: &StatusReport, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+    let devices = report.devices.iter().map(|d| (d.uuid.clone(), words::device(d.index, &d.uuid))).collect();
+    let mut page = Page { style, out, devices };
+    headline(&mut page, report)?;
+    stands_out(&mut page, report)?;
+    device_table(&mut page, report)?;
+    if !report.holders.is_empty() {
+        page.heading("Who holds it")?;
+        page.holders(&report.holders.iter().collect::<Vec<_>>())?;
+        let explained: Vec<&Holder> = report.holders.iter().filter(|h| needs_a_word(h)).collect();
+        page.why(&explained)?;
+    }
+    page.ghosts(&report.ghosts.iter().collect::<Vec<_>>())?;
+    page.findings(&report.findings)?;
+    page.gaps(&report.gaps)?;
+    page.advice(&report.advice)
+}
+
+/// An ordinary process needs none: its line says all.
+fn needs_a_word(holder: &Holder) -> bool {
+    words::stands_out(holder.cause) || matches!(holder.cause, Cause::Detached | Cause::OutOfSight)
+}
+
+fn headline(page: &mut Page<'_>, report: &StatusReport) -> io::Result<()> {
+    let gpus: Vec<&DeviceStatus> = report.devices.iter().filter(|d| !d.uuid.0.starts_with("MIG-")).collect();
+    let instances = report.devices.len() - gpus.len();
+    let mut on = Vec::new();
+    if !gpus.is_empty() || instances == 0 {
+        on.push(words::count(gpus.len(), "GPU", "GPUs"));
+    }
+    if instances > 0 {
+        on.push(words::count(instances, "MIG instance", "MIG instances"));
+    }
+    let on = words::list(&on);
+    // MIG instances are parts of their GPU: they are added up only where no whole GPU is shown.
+    let counted: Vec<&DeviceStatus> = if gpus.is_empty() { report.devices.iter().collect() } else { gpus };
+    let sum = |of: fn(&DeviceStatus) -> Option<Bytes>| counted.iter().map(|d| of(d)).sum::<Option<Bytes>>();
+    let used = match (sum(|d| d.used_bytes), sum(|d| d.total_bytes)) {
+        (Some(used), Some(total)) => format!("{used} of {total} in use on {on}"),
+        _ => format!("memory in use on {on} could not be read in full"),
+    };
+    let mut versions = Vec::new();
+    versions.extend(report.driver_version.as_ref().map(|v| format!("driver {v}")));
+    versions.extend(report.cuda_version.as_ref().map(|v| format!("CUDA {v}")));
+    let versions = if versions.is_empty() { String::new() } else { format!(" ({})", versions.join(", ")) };
+    let label = if report.simulated { "Simulated GPU, not a real one: " } else { "GPU memory: " };
+    let used = page.style.bold(&used);
+    page.line(&format!("{label}{used}{}", page.style.dim(&text::clean(&versions))))
+}
+
+fn stands_out(page: &mut Page<'_>, report: &StatusReport) -> io::Result<()> {
+    let odd: Vec<_> = report
+        .holders
+        .iter()
+        .filter(|h| words::stands_out(h.cause))
+        .map(|h| {
+            let memory = if known_memory(&h.devices) { format!(", {}", h.held()) } else { String::new() };
+            format!("PID {} ({}{memory})", h.pid, words::cause(h.cause))
+        })
+        .collect();
+    if !odd.is_empty() {
+        let line = format!("Look at {}.", words::list(&odd));
+        return page.line(&page.style.strong(AnsiColor::Yellow, &line));
+    }
+    let quiet = report.ghosts.is_empty() && report.findings.is_empty() && report.gaps.is_empty();
+    if quiet { page.line("Nothing stands out.") } else { Ok(()) }
+}
+
+fn device_table(page: &mut Page<'_>, report: &StatusReport) -> io::Result<()> {
+    let mut grid = Grid::new([
+        Column::left("DEVICE"),
+        Column::flexible("NAME"),
+        Column::right("TOTAL"),
+        Column::right("FREE"),
+        Column::right("USED ="),
+        Column::right("LISTED +"),
+        Column::right("UNLISTED"),
+    ]);
+    for d in &report.devices {
+        grid.row([
+            words::device(d.index, &d.uuid),
+            d.name.clone().unwrap_or_else(|| "?".into()),
+            words::amount(d.total_bytes),
+            words::amount(d.free_bytes),
+            words::amount(d.used_bytes),
+            words::amount(d.listed_bytes),
+            words::signed(d.unaccounted_bytes),
+        ]);
+    }
+    page.line("")?;
+    grid.write(page.style, page.out)
+}

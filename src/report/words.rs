@@ -1,0 +1,180 @@
+//! The words for people: causes, ages, amounts, the names of devices. One place, so that all formats say the same.
+
+use crate::model::{Bytes, Cause, SettleEnd, Uuid};
+
+/// The cause in one or two words, for a column.
+pub const fn cause(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Draining => "on its way out",
+        Cause::Stopped => "stopped",
+        Cause::HalfDead => "half dead",
+        Cause::ForkedCopy => "forked copy",
+        Cause::ExportedHandle => "shared handle",
+        Cause::Orphan => "orphan",
+        Cause::StillRunning => "still running",
+        Cause::Detached => "detached",
+        Cause::GrownNeighbour => "grew meanwhile",
+        Cause::NewNeighbour => "new meanwhile",
+        Cause::OutOfSight => "out of sight",
+        Cause::InUse => "in use",
+    }
+}
+
+/// What the cause means, one sentence without an end mark.
+pub const fn meaning(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Draining => "it is ending, and its memory is on the way back",
+        Cause::Stopped => "it is stopped (Ctrl-Z or SIGSTOP), and keeps its memory until it goes on or is killed",
+        Cause::HalfDead => "its main thread has ended, but other threads live on and keep the memory",
+        Cause::ForkedCopy => {
+            "it was forked from a process that had the GPU open; that process is gone, this copy keeps its memory"
+        }
+        Cause::ExportedHandle => "it keeps a handle to memory that another process allocated and shared",
+        Cause::Orphan => "the run that it belonged to has ended, but it goes on",
+        Cause::StillRunning => "it belongs to the command and still runs, and so does what started it",
+        Cause::Detached => {
+            "what started it is gone or is PID 1; that is usual for services, nohup and containers, so nothing may be wrong"
+        }
+        Cause::GrownNeighbour => "it is somebody else's and took more memory meanwhile",
+        Cause::NewNeighbour => "it is somebody else's and came meanwhile",
+        Cause::OutOfSight => "the driver lists it, but it cannot be seen from here",
+        Cause::InUse => "it is running and nothing about it stands out",
+    }
+}
+
+/// Whether a person who looks for lost memory should look at it.
+pub const fn stands_out(cause: Cause) -> bool {
+    matches!(
+        cause,
+        Cause::Draining
+            | Cause::Stopped
+            | Cause::HalfDead
+            | Cause::ForkedCopy
+            | Cause::ExportedHandle
+            | Cause::Orphan
+            | Cause::StillRunning
+    )
+}
+
+/// Why settling ended, to follow `waited 12.0 s:`.
+pub const fn settle_end(end: SettleEnd) -> &'static str {
+    match end {
+        SettleEnd::AllGone => "nothing of it runs any more",
+        SettleEnd::Unchanged => "what is left no longer changes",
+        SettleEnd::Cap => "the time for settling was up",
+        SettleEnd::Interrupted => "interrupted",
+        SettleEnd::Blind => "the driver stopped answering",
+    }
+}
+
+/// `45 s`, `12 min`, `3 h 20 min`, `5 d 2 h`.
+pub fn age(seconds: u64) -> String {
+    let two = |large: u64, large_unit: &str, small: u64, small_unit: &str| {
+        if small == 0 { format!("{large} {large_unit}") } else { format!("{large} {large_unit} {small} {small_unit}") }
+    };
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min", seconds / 60),
+        3600..86_400 => two(seconds / 3600, "h", seconds % 3600 / 60, "min"),
+        _ => two(seconds / 86_400, "d", seconds % 86_400 / 3600, "h"),
+    }
+}
+
+/// An amount, or `?` where it is not known.
+pub fn amount(bytes: Option<Bytes>) -> String {
+    bytes.map_or_else(|| "?".into(), |b| b.to_string())
+}
+
+/// A signed amount, or `?`.
+pub fn signed(bytes: Option<i64>) -> String {
+    match bytes {
+        None => "?".into(),
+        Some(n) if n < 0 => format!("-{}", Bytes(n.unsigned_abs())),
+        Some(n) => Bytes(n.unsigned_abs()).to_string(),
+    }
+}
+
+/// `518 MiB`, `0 B to 518 MiB`, `518 MiB or more`.
+pub fn interval(low: Bytes, high: Option<Bytes>) -> String {
+    match high {
+        Some(high) if high.to_string() == low.to_string() => low.to_string(),
+        Some(high) => format!("{low} to {high}"),
+        None => format!("{low} or more"),
+    }
+}
+
+/// `GPU 0`; a MIG instance has no number of its own and goes by the start of its UUID.
+pub fn device(index: u32, uuid: &Uuid) -> String {
+    if uuid.0.starts_with("MIG-") {
+        crate::text::clean(&uuid.0.chars().take(12).collect::<String>())
+    } else {
+        format!("GPU {index}")
+    }
+}
+
+/// `1 GPU`, `2 GPUs`.
+pub fn count(n: usize, one: &str, many: &str) -> String {
+    if n == 1 { format!("1 {one}") } else { format!("{n} {many}") }
+}
+
+/// `a`, `a and b`, `a, b and c`.
+pub fn list(items: &[String]) -> String {
+    match items {
+        [] => String::new(),
+        [one] => one.clone(),
+        [rest @ .., last] => format!("{} and {last}", rest.join(", ")),
+    }
+}
+
+/// `SIGKILL (9)`.
+pub fn signal(number: i32) -> String {
+    signal_hook::low_level::signal_name(number)
+        .map_or_else(|| format!("signal {number}"), |name| format!("{name} ({number})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_have_at_most_two_units() {
+        for (seconds, text) in [
+            (0, "0 s"),
+            (59, "59 s"),
+            (60, "1 min"),
+            (3599, "59 min"),
+            (3600, "1 h"),
+            (12_000, "3 h 20 min"),
+            (86_400, "1 d"),
+            (439_200, "5 d 2 h"),
+        ] {
+            assert_eq!(age(seconds), text);
+        }
+    }
+
+    #[test]
+    fn unknown_is_never_a_number() {
+        assert_eq!(amount(None), "?");
+        assert_eq!(signed(None), "?");
+        assert_eq!(signed(Some(-(3 << 20))), "-3.0 MiB");
+        assert_eq!(signed(Some(0)), "0 B");
+    }
+
+    #[test]
+    fn intervals_and_lists() {
+        let mib = Bytes::mib;
+        assert_eq!(interval(mib(518), Some(mib(518))), "518 MiB");
+        assert_eq!(interval(mib(0), Some(mib(518))), "0 B to 518 MiB");
+        assert_eq!(interval(mib(518), None), "518 MiB or more");
+        assert_eq!(list(&["a".into()]), "a");
+        assert_eq!(list(&["a".into(), "b".into(), "c".into()]), "a, b and c");
+    }
+
+    #[test]
+    fn devices_and_signals_have_names() {
+        assert_eq!(device(3, &Uuid("GPU-1".into())), "GPU 3");
+        assert_eq!(device(0, &Uuid("MIG-12345678-9abc".into())), "MIG-12345678");
+        assert_eq!(signal(9), "SIGKILL (9)");
+        assert_eq!(signal(250), "signal 250");
+    }
+}

@@ -1,0 +1,141 @@
+//! Starts the command: same terminal, same process group, nothing of ours in its environment but the marker, nothing
+//! run between fork and exec.
+
+use super::signal_child::Running;
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    fmt, fs, io,
+    io::Read,
+    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// The environment variable that marks the processes of a run.
+pub const MARKER: &str = "GPURESID_RUN_ID";
+
+/// Variables with this start are ours: none but the marker reaches the command.
+const PREFIX: &[u8] = b"GPURESID_";
+
+/// Why the command was not started.
+#[derive(Debug)]
+pub struct NotStarted {
+    /// [`crate::exit::NOT_FOUND`], [`crate::exit::NOT_RUNNABLE`], or [`crate::exit::CANNOT`] where the system was out
+    /// of something.
+    pub exit_code: i32,
+    /// What went wrong and what to do.
+    pub message: String,
+}
+
+impl fmt::Display for NotStarted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for NotStarted {}
+
+/// Starts `argv` with this run's marker.
+///
+/// # Errors
+/// If it could not be started; then nothing of it has run.
+pub(super) fn start(argv: &[OsString], run_id: &str) -> Result<Running, NotStarted> {
+    let Some((program, arguments)) = argv.split_first() else {
+        return Err(NotStarted { exit_code: crate::exit::CANNOT, message: "there is no command to run".into() });
+    };
+    let spawn = |program: &OsStr, script: Option<&OsStr>| {
+        let mut command = Command::new(program);
+        command.args(script).args(arguments);
+        mark(&mut command, run_id);
+        command.spawn()
+    };
+    let error = match spawn(program, None) {
+        Ok(child) => return Ok(Running::new(child)),
+        Err(error) => error,
+    };
+    // As execvp: a file without `#!` is a script of /bin/sh. A file with a zero byte is a program for another machine.
+    if error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) {
+        if let Some(script) = find(program).filter(|file| !looks_binary(file)) {
+            let script =
+                if script.as_os_str().as_bytes().starts_with(b"-") { Path::new(".").join(script) } else { script };
+            return spawn(OsStr::new("/bin/sh"), Some(script.as_os_str()))
+                .map(Running::new)
+                .map_err(|e| explain(program, &e));
+        }
+    }
+    Err(explain(program, &error))
+}
+
+/// The marker's value inside an outer run: `outer:inner`.
+fn mark(command: &mut Command, run_id: &str) {
+    for (name, _) in env::vars_os().filter(|(name, _)| name.as_bytes().starts_with(PREFIX)) {
+        command.env_remove(name);
+    }
+    let mut value = env::var_os(MARKER).filter(|outer| !outer.is_empty()).unwrap_or_default();
+    if !value.is_empty() {
+        value.push(":");
+    }
+    value.push(run_id);
+    command.env(MARKER, value);
+}
+
+/// Where the system looks for a program: the name itself if it has a slash, else the first executable file of PATH.
+fn find(program: &OsStr) -> Option<PathBuf> {
+    if program.as_bytes().contains(&b'/') {
+        return Some(program.into());
+    }
+    // The C library's own path where the variable is missing.
+    let path = env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    env::split_paths(&path).map(|dir| dir.join(program)).find(|file| is_executable(file))
+}
+
+fn is_executable(file: &Path) -> bool {
+    fs::metadata(file).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+}
+
+fn looks_binary(file: &Path) -> bool {
+    let mut start = [0; 256];
+    fs::File::open(file).and_then(|mut f| f.read(&mut start)).is_ok_and(|n| start.iter().take(n).any(|b| *b == 0))
+}
+
+/// Says why a program could not be started, with the exit code that shells and `timeout` use for it.
+fn explain(program: &OsStr, error: &io::Error) -> NotStarted {
+    use crate::exit::{CANNOT, NOT_FOUND, NOT_RUNNABLE};
+    use rustix::io::Errno;
+    let name = program.to_string_lossy().into_owned();
+    let named = |exit_code, text: String| NotStarted { exit_code, message: format!("cannot run `{name}`: {text}") };
+    let file = find(program);
+    let exists = file.as_deref().is_some_and(Path::exists);
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOENT) if exists => named(
+            NOT_RUNNABLE,
+            "the file is there, but the interpreter or loader that it names is not; look at its first line (`head -1`) \
+             or at `file`"
+                .into(),
+        ),
+        Some(Errno::NOENT) if program.as_bytes().contains(&b'/') => {
+            named(NOT_FOUND, "there is no such file; look at the path".into())
+        }
+        Some(Errno::NOENT) => named(
+            NOT_FOUND,
+            "there is no such command in PATH; look at the spelling, or write `./` before a file of this directory".into(),
+        ),
+        Some(Errno::ACCESS) if file.as_deref().is_some_and(Path::is_dir) => {
+            named(NOT_RUNNABLE, "it is a directory".into())
+        }
+        Some(Errno::ACCESS) => named(
+            NOT_RUNNABLE,
+            "permission denied; if it is meant to be run, `chmod +x` the file, or name its interpreter \
+             (`gpuresid check -- python train.py`)"
+                .into(),
+        ),
+        Some(Errno::NOEXEC) => {
+            named(NOT_RUNNABLE, "the system does not know this format; was it built for another machine?".into())
+        }
+        Some(Errno::AGAIN | Errno::NOMEM | Errno::MFILE | Errno::NFILE) => {
+            named(CANNOT, format!("no new process could be started ({error}); look at `ulimit -a` and free memory"))
+        }
+        _ => named(NOT_RUNNABLE, error.to_string()),
+    }
+}

@@ -1,0 +1,42 @@
+//! What the wait loop of a run waits for: everything arrives on one channel, so that nothing that hangs (a look, a
+//! file of `/proc`) can delay a signal or the end of the command.
+
+use super::{signals::Caught, worker::Answer};
+use crate::observe::driver::{self, Message};
+use std::sync::mpsc;
+
+/// Something happened.
+#[derive(Debug)]
+pub enum Event {
+    /// A signal came.
+    Signal(Caught),
+    /// A child changed its state.
+    Children,
+    /// The driver spoke.
+    Driver(Message),
+    /// A reading of `/proc` is done.
+    Answer(Answer),
+}
+
+/// The channel of a run.
+pub fn channel() -> (mpsc::Sender<Event>, mpsc::Receiver<Event>) {
+    mpsc::channel()
+}
+
+/// Who answers for the devices: the driver's client, and in the tests of the loop a scripted one.
+pub trait Looker {
+    /// As [`driver::Client::request_look`]: exactly one [`Message::Look`] follows as an [`Event::Driver`].
+    fn request_look(&self, devices: &[crate::model::Uuid]);
+    /// As [`driver::Client::tool_processes`].
+    fn tool_processes(&self) -> Vec<crate::model::ProcId>;
+}
+
+impl Looker for driver::Client {
+    fn request_look(&self, devices: &[crate::model::Uuid]) {
+        Self::request_look(self, devices);
+    }
+
+    fn tool_processes(&self) -> Vec<crate::model::ProcId> {
+        Self::tool_processes(self)
+    }
+}

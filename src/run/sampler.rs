@@ -1,0 +1,286 @@
+//! Asks for looks and folds the answers: at most one is on its way, and naming its processes is a step of its own,
+//! because a look that names strangers is folded only when it is known who they are.
+
+use super::{
+    event::Looker,
+    settle::LookFacts,
+    worker::{Job, Workers},
+};
+use crate::{
+    judge::fold::Fold,
+    model::{Bytes, DeviceEvent, DeviceLook, Gap, Look, Process, Trace, Uuid},
+    observe::driver::Failure,
+};
+use std::time::{Duration, Instant};
+
+/// How long naming the processes of a look may take before the look is folded without.
+const IDENTIFY_PATIENCE: Duration = Duration::from_secs(5);
+/// So long looks may fail at once before the driver counts as lost: a helper that died is started anew.
+const FAILING_PATIENCE: Duration = Duration::from_secs(2);
+/// Looks that are kept while the before-look is not complete.
+const EARLY_LOOKS: usize = 1200;
+/// The steps from the first looks of settling, which should be over in milliseconds, to the ordinary interval.
+const QUICK_STEPS_MS: [u64; 7] = [1, 2, 5, 10, 20, 50, 100];
+
+/// When a look was asked for.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    at: Instant,
+    settling: bool,
+    all_gone: bool,
+}
+
+/// Where the present look is.
+#[derive(Debug)]
+enum Stage {
+    Idle,
+    Looking(Asked),
+    Identifying(Asked, Look),
+}
+
+/// The looks of a run.
+#[derive(Debug)]
+pub(super) struct Sampler {
+    devices: Vec<Uuid>,
+    zero: Instant,
+    interval: Duration,
+    look_timeout: Duration,
+    stage: Stage,
+    next: Instant,
+    quick: usize,
+    fold: Option<Fold>,
+    early: Vec<(Look, bool)>,
+    early_processes: Vec<(Process, u64)>,
+    early_gaps: Vec<Gap>,
+    early_events: Vec<DeviceEvent>,
+    failing_since: Option<Instant>,
+    lost: bool,
+    can_identify: bool,
+    last: Option<Taken>,
+}
+
+/// The last look that was answered and folded.
+#[derive(Debug)]
+struct Taken {
+    asked_at: Instant,
+    look: Look,
+    facts: Option<LookFacts>,
+    new_entries: usize,
+}
+
+impl Sampler {
+    /// Looks at these devices. `zero`: when the observation began.
+    pub(super) fn new(devices: Vec<Uuid>, zero: Instant, interval: Duration, look_timeout: Duration) -> Self {
+        Self {
+            devices,
+            zero,
+            interval,
+            look_timeout,
+            stage: Stage::Idle,
+            next: zero,
+            quick: QUICK_STEPS_MS.len(),
+            fold: None,
+            early: Vec::new(),
+            early_processes: Vec::new(),
+            early_gaps: Vec::new(),
+            early_events: Vec::new(),
+            failing_since: None,
+            lost: false,
+            can_identify: true,
+            last: None,
+        }
+    }
+
+    /// The before-look is complete: all that came in meanwhile is folded now.
+    pub(super) fn begin(&mut self, mut fold: Fold) {
+        for (process, at) in self.early_processes.drain(..) {
+            fold.remember(&process, at);
+        }
+        for (look, settling) in self.early.drain(..) {
+            fold.look(&look, settling);
+        }
+        for gap in self.early_gaps.drain(..) {
+            fold.failed_look(gap);
+        }
+        fold.events(std::mem::take(&mut self.early_events));
+        self.fold = Some(fold);
+    }
+
+    /// When to call [`Self::ask`] next; `None` while a look is on its way.
+    pub(super) fn due(&self) -> Option<Instant> {
+        matches!(self.stage, Stage::Idle).then_some(self.next)
+    }
+
+    /// The command starts: the first look is due one interval later.
+    pub(super) fn start(&mut self, now: Instant) {
+        self.next = now + self.interval;
+    }
+
+    /// Looks are quick from now on, and slow down to the interval.
+    pub(super) fn hurry(&mut self) {
+        self.quick = 0;
+        self.next = self.next.min(Instant::now());
+    }
+
+    /// Asks for a look if it is time.
+    pub(super) fn ask(&mut self, looker: &dyn Looker, now: Instant, settling: bool, all_gone: bool) {
+        if !matches!(self.stage, Stage::Idle) || now < self.next {
+            return;
+        }
+        let pause = QUICK_STEPS_MS.get(self.quick).map_or(self.interval, |ms| Duration::from_millis(*ms));
+        self.quick += 1;
+        self.next = now + pause.min(self.interval);
+        self.stage = Stage::Looking(Asked { at: now, settling, all_gone });
+        looker.request_look(&self.devices);
+    }
+
+    /// The driver answered.
+    pub(super) fn answered(&mut self, answer: Result<Look, Failure>, workers: &Workers) {
+        let Stage::Looking(asked) = std::mem::replace(&mut self.stage, Stage::Idle) else { return };
+        match answer {
+            Ok(mut look) => {
+                self.failing_since = None;
+                look.at_ms = self.at_ms(Instant::now());
+                let unknown = self.fold.as_ref().map_or_else(|| listed(&look), |fold| fold.unknown_pids(&look));
+                if unknown.is_empty() || !self.can_identify {
+                    self.take(asked, look, Vec::new());
+                } else {
+                    workers.ask(Job::Identify(look.clone(), unknown));
+                    self.stage = Stage::Identifying(asked, look);
+                }
+            }
+            Err(failure) => {
+                let now = Instant::now();
+                let since = *self.failing_since.get_or_insert(now);
+                self.lost = now.duration_since(since) >= FAILING_PATIENCE;
+                self.last = None;
+                let gap = Gap::new("NVML", failure.message);
+                match &mut self.fold {
+                    Some(fold) => fold.failed_look(gap),
+                    None if self.early_gaps.len() < EARLY_LOOKS => self.early_gaps.push(gap),
+                    None => {}
+                }
+            }
+        }
+    }
+
+    /// The processes of a look were identified.
+    pub(super) fn identified(&mut self, of: &Look, processes: Vec<Process>) {
+        match std::mem::replace(&mut self.stage, Stage::Idle) {
+            Stage::Identifying(asked, look) if look.at_ms == of.at_ms => self.take(asked, look, processes),
+            other => self.stage = other,
+        }
+    }
+
+    /// Gives up on what has taken too long.
+    pub(super) fn overdue(&mut self, now: Instant) {
+        match std::mem::replace(&mut self.stage, Stage::Idle) {
+            Stage::Identifying(asked, look) if now > asked.at + self.look_timeout + IDENTIFY_PATIENCE => {
+                self.can_identify = false;
+                self.take(asked, look, Vec::new());
+            }
+            Stage::Looking(asked) if now > asked.at + self.look_timeout + IDENTIFY_PATIENCE => {
+                self.lost = true;
+                self.last = None;
+                self.stage = Stage::Looking(asked);
+            }
+            other => self.stage = other,
+        }
+    }
+
+    fn take(&mut self, asked: Asked, look: Look, processes: Vec<Process>) {
+        self.lost = false;
+        for process in processes {
+            self.remember(&process, look.at_ms);
+        }
+        let mut new_entries = 0;
+        let facts = if let Some(fold) = &mut self.fold {
+            fold.look(&look, asked.settling);
+            let charge = fold.charge();
+            new_entries = charge.new_entries;
+            asked.settling.then_some(LookFacts {
+                listed: charge.listed,
+                entries: charge.entries,
+                growth: charge.excess_growth,
+                after_all_gone: asked.all_gone,
+            })
+        } else {
+            if self.early.len() < EARLY_LOOKS {
+                self.early.push((look.clone(), asked.settling));
+            }
+            None
+        };
+        self.last = Some(Taken { asked_at: asked.at, look, facts, new_entries });
+    }
+
+    /// Remembers a process that was seen alive.
+    pub(super) fn remember(&mut self, process: &Process, at_ms: u64) {
+        match &mut self.fold {
+            Some(fold) => fold.remember(process, at_ms),
+            None => self.early_processes.push((process.clone(), at_ms)),
+        }
+    }
+
+    /// Events of the driver.
+    pub(super) fn events(&mut self, mut events: Vec<DeviceEvent>) {
+        let at_ms = self.at_ms(Instant::now());
+        for event in &mut events {
+            event.at_ms = at_ms;
+        }
+        match &mut self.fold {
+            Some(fold) => fold.events(events),
+            None => self.early_events.append(&mut events),
+        }
+    }
+
+    /// The last look, if the driver answered the last request.
+    pub(super) fn last(&self) -> Option<&Look> {
+        self.last.as_ref().map(|taken| &taken.look)
+    }
+
+    /// When the last look was asked for.
+    pub(super) fn last_asked(&self) -> Option<Instant> {
+        self.last.as_ref().map(|taken| taken.asked_at)
+    }
+
+    /// What the last look said for settling.
+    pub(super) fn facts(&self) -> Option<LookFacts> {
+        self.last.as_ref().and_then(|taken| taken.facts)
+    }
+
+    /// Nothing charged, nothing unaccounted and nobody new in the last look, and no more used than in `before`.
+    pub(super) fn nothing_to_explain(&self, before: &Look) -> bool {
+        let Some(Taken { look, facts: Some(facts), new_entries: 0, .. }) = &self.last else { return false };
+        let no_more = |device: &DeviceLook| {
+            let used = before.devices.iter().find(|d| d.uuid == device.uuid).and_then(DeviceLook::used);
+            device.gaps.is_empty() && matches!((used, device.used()), (Some(before), Some(now)) if now <= before)
+        };
+        facts.listed == Some(Bytes::ZERO)
+            && facts.entries == 0
+            && facts.growth == Bytes::ZERO
+            && look.devices.iter().all(no_more)
+    }
+
+    /// The driver does not answer any more.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost
+    }
+
+    /// Milliseconds since the observation began.
+    pub(super) fn at_ms(&self, now: Instant) -> u64 {
+        u64::try_from(now.saturating_duration_since(self.zero).as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// The trace of all looks.
+    pub(super) fn finish(self) -> Trace {
+        self.fold.map(Fold::finish).unwrap_or_default()
+    }
+}
+
+/// All PIDs that a look lists.
+pub(super) fn listed(look: &Look) -> Vec<u32> {
+    let mut pids: Vec<_> = look.devices.iter().filter_map(|d| d.entries.as_ref()).flatten().map(|e| e.pid).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    pids
+}

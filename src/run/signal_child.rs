@@ -1,0 +1,64 @@
+//! The command's process while we are its parent, and the only place of a run that sends a signal.
+//!
+//! A PID belongs to our child until we have taken its status, because nobody else can: the number is not reused
+//! before. So a signal by number is safe here as long as the status has not been taken, and this type is the only one
+//! that takes it.
+
+use crate::model::End;
+use rustix::process::{Pid, Signal, kill_process};
+use std::{io, os::unix::process::ExitStatusExt, process::Child};
+
+/// The command after it was started.
+#[derive(Debug)]
+pub(super) struct Running {
+    child: Child,
+    end: Option<End>,
+}
+
+impl Running {
+    pub(super) fn new(child: Child) -> Self {
+        Self { child, end: None }
+    }
+
+    /// Its PID, as our own PID namespace counts.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its status has not been taken yet.
+    pub(super) fn runs(&self) -> bool {
+        self.end.is_none()
+    }
+
+    /// How it ended, if it has. Takes its status when it is there.
+    ///
+    /// # Errors
+    /// If the system refuses to tell (somebody else took the status).
+    pub(super) fn poll(&mut self) -> io::Result<Option<End>> {
+        if self.end.is_none() {
+            self.end = self.child.try_wait()?.map(|status| match (status.code(), status.signal()) {
+                (_, Some(signal)) => End::Signaled { signal, core_dumped: status.core_dumped() },
+                (code, None) => End::Exited(code.unwrap_or_default()),
+            });
+        }
+        Ok(self.end)
+    }
+
+    /// Sends a signal to the command and to nobody else. Nothing happens once it has ended.
+    pub(super) fn signal(&mut self, signal: Signal) {
+        if !matches!(self.poll(), Ok(None)) {
+            return;
+        }
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            // It may have changed its user (sudo): then it cannot be told, and the sender will see that it goes on.
+            let _ = kill_process(pid, signal);
+        }
+    }
+}
+
+/// The signal with this number, of those that are passed on.
+pub(super) fn forwarded(number: i32) -> Option<Signal> {
+    [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2]
+        .into_iter()
+        .find(|s| s.as_raw() == number)
+}

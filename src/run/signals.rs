@@ -1,0 +1,211 @@
+//! Which signals are caught, who sent them, and which are passed on to the command.
+//!
+//! The command shares our process group, so it has already had what the terminal's driver sends (the kernel sends
+//! Ctrl-C to the whole group): passing that on would deliver it twice. What a process sends to our PID reached only
+//! us and is passed on. Three senders are special:
+//! - `timeout` signals its child and then its whole group, of which it is the leader: nothing to add.
+//! - Another leader of our group (a script that runs `kill $!` or `kill 0`) may have meant us or the group. The
+//!   command gets a moment to end of what it may have had already, then the signal is passed on.
+//! - The command itself and its children (`kill $PPID`, `kill 0`) know what they do: they are not told their own news.
+//!
+//! A signal that was ignored when we were started stays ignored, for us and the command: this is how `nohup` works.
+//! Ctrl-Z is not caught: it stops the whole group, and `fg` continues it.
+
+use super::event::Event;
+use anyhow::Context;
+use signal_hook::{
+    consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2},
+    iterator::{
+        SignalsInfo,
+        exfiltrator::{WithOrigin, origin::Origin},
+    },
+    low_level::siginfo::Cause,
+};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::Sender,
+    },
+    thread,
+};
+
+/// Signals that are passed on.
+const FORWARDED: [i32; 6] = [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
+
+/// A signal that came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caught {
+    /// Its number.
+    pub signal: i32,
+    /// Who sent it.
+    pub sender: SentBy,
+}
+
+/// Who sent a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SentBy {
+    /// The kernel: the terminal's driver.
+    Kernel,
+    /// A process; `None` if it lives outside our PID namespace.
+    Process(Option<u32>),
+}
+
+/// What is known about the sender of a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Relation {
+    /// The leader of our process group, and it is `timeout` in its usual mode.
+    TimeoutLeader,
+    /// Another leader of our process group.
+    Leader,
+    /// The command or one of its descendants.
+    Own,
+    /// Anybody else.
+    Other,
+}
+
+/// What to do with a signal while the command runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Delivery {
+    /// The command has had it, or it is its own.
+    Leave,
+    /// The command gets it now.
+    Forward,
+    /// The command gets it after a moment, if it still runs then.
+    ForwardLater,
+}
+
+/// The rule of the module's first paragraph. `session_leader`: a hangup is sent to the leader of the session alone.
+pub(super) fn delivery(caught: Caught, session_leader: bool, relation: impl FnOnce(u32) -> Relation) -> Delivery {
+    match caught.sender {
+        SentBy::Kernel if caught.signal == SIGHUP && session_leader => Delivery::Forward,
+        SentBy::Kernel => Delivery::Leave,
+        SentBy::Process(None) => Delivery::Forward,
+        SentBy::Process(Some(pid)) => match relation(pid) {
+            Relation::TimeoutLeader | Relation::Own => Delivery::Leave,
+            Relation::Leader => Delivery::ForwardLater,
+            Relation::Other => Delivery::Forward,
+        },
+    }
+}
+
+/// The caught signals. They arrive as events for the life of the process.
+#[derive(Debug, Clone)]
+pub(super) struct Signals {
+    leave_at_once: Arc<AtomicBool>,
+}
+
+impl Signals {
+    /// Installs the handlers: SIGCHLD always (an inherited "ignored" would make waiting impossible), the others unless
+    /// they were ignored when we were started.
+    ///
+    /// # Errors
+    /// If a handler or the thread cannot be set up.
+    pub(super) fn install(events: Sender<Event>) -> anyhow::Result<Self> {
+        let ignored = ignored_at_start();
+        let wanted = FORWARDED.into_iter().filter(|s| ignored & bit(*s) == 0).chain([SIGCHLD]);
+        let mut signals =
+            SignalsInfo::<WithOrigin>::new(wanted).context("could not install the handlers for signals")?;
+        let leave_at_once = Arc::new(AtomicBool::new(false));
+        let leave = Arc::clone(&leave_at_once);
+        thread::Builder::new()
+            .name("signals".into())
+            .spawn(move || {
+                loop {
+                    // The end of the command goes last: the Ctrl-C that ended it came before its end.
+                    let (children, others): (Vec<Origin>, Vec<_>) = signals.wait().partition(|o| o.signal == SIGCHLD);
+                    for origin in others {
+                        if leave.load(Ordering::SeqCst) && ends_us(origin.signal) {
+                            crate::exit::Ending::Signal(origin.signal).end();
+                        }
+                        let _ = events.send(Event::Signal(caught(&origin)));
+                    }
+                    if !children.is_empty() {
+                        let _ = events.send(Event::Children);
+                    }
+                }
+            })
+            .context("could not start the thread that waits for signals")?;
+        Ok(Self { leave_at_once })
+    }
+
+    /// SentBy now on nobody reads the events any more: a signal that asks us to end does so at once.
+    pub(super) fn leave_at_once(&self) {
+        self.leave_at_once.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Whether the signal asks for an end.
+pub(super) const fn ends_us(signal: i32) -> bool {
+    matches!(signal, SIGTERM | SIGINT | SIGHUP | SIGQUIT)
+}
+
+fn caught(origin: &Origin) -> Caught {
+    let sender = match (origin.cause, origin.process) {
+        (Cause::Sent(_), Some(process)) => SentBy::Process(u32::try_from(process.pid).ok().filter(|pid| *pid != 0)),
+        _ => SentBy::Kernel,
+    };
+    Caught { signal: origin.signal, sender }
+}
+
+const fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
+}
+
+/// The signals that are ignored, as the mask of `/proc/self/status`. Nothing is taken as ignored where that cannot be
+/// read.
+fn ignored_at_start() -> u64 {
+    procfs::process::Process::myself().and_then(|p| p.status()).map_or(0, |status| status.sigign)
+}
+
+/// The relation of the process that sent a signal, as far as it can still be seen. `group` is the number of our
+/// process group.
+pub(super) fn relation(sender: u32, group: i32, own_root: u32) -> Relation {
+    let Ok(process) = procfs::process::Process::new(sender.cast_signed()) else { return Relation::Other };
+    if sender.cast_signed() == group && sender != own_root {
+        let name = process.stat().map(|s| s.comm).unwrap_or_default();
+        let foreground =
+            process.cmdline().is_ok_and(|argv| argv.iter().skip(1).take(8).any(|a| a == "--foreground" || a == "-f"));
+        return if name == "timeout" && !foreground { Relation::TimeoutLeader } else { Relation::Leader };
+    }
+    let mut parent = process.stat().map(|s| s.ppid).unwrap_or(0);
+    // A chain of parents is finite, except while it is being rearranged.
+    for _ in 0..1024 {
+        if parent.cast_unsigned() == own_root {
+            return Relation::Own;
+        }
+        if parent <= 1 {
+            break;
+        }
+        parent = procfs::process::Process::new(parent).and_then(|p| p.stat()).map(|s| s.ppid).unwrap_or(0);
+    }
+    Relation::Other
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent_by(sender: SentBy, signal: i32, relation: Relation) -> Delivery {
+        delivery(Caught { signal, sender }, false, |_| relation)
+    }
+
+    #[test]
+    fn the_terminal_has_reached_the_group_already() {
+        for signal in [SIGINT, SIGQUIT, SIGHUP] {
+            assert_eq!(sent_by(SentBy::Kernel, signal, Relation::Other), Delivery::Leave);
+        }
+        let hangup = Caught { signal: SIGHUP, sender: SentBy::Kernel };
+        assert_eq!(delivery(hangup, true, |_| Relation::Other), Delivery::Forward);
+    }
+
+    #[test]
+    fn what_a_process_sends_is_passed_on_unless_the_command_has_had_it() {
+        let sent = |relation| sent_by(SentBy::Process(Some(7)), SIGTERM, relation);
+        assert_eq!(sent(Relation::Other), Delivery::Forward);
+        assert_eq!(sent(Relation::TimeoutLeader), Delivery::Leave);
+        assert_eq!(sent(Relation::Leader), Delivery::ForwardLater);
+        assert_eq!(sent(Relation::Own), Delivery::Leave);
+        assert_eq!(sent_by(SentBy::Process(None), SIGTERM, Relation::Own), Delivery::Forward);
+    }
+}

@@ -1,0 +1,133 @@
+//! Keeps track of the command's descendants without costing the machine: read when a child changed its state and now
+//! and then, never so often that reading takes more than its share of one core.
+
+use super::{
+    settle::{Member, TreeFacts},
+    worker::Job,
+};
+use crate::model::{ProcId, Process};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+/// Time between two readings when nothing happens.
+const PERIOD: Duration = Duration::from_secs(2);
+/// Shortest time between two readings.
+const SHORTEST: Duration = Duration::from_millis(200);
+/// While the command runs, reading takes at most one part in so many of one core: 0.5 %.
+const SHARE_RUNNING: u32 = 200;
+/// While somebody waits for the verdict: 5 %.
+const SHARE_SETTLING: u32 = 20;
+
+/// The living of the run.
+#[derive(Debug)]
+pub(super) struct Tree {
+    root: u32,
+    command: Option<ProcId>,
+    asked: Option<(Instant, bool)>,
+    earliest: Instant,
+    next: Instant,
+    period: Duration,
+    last: Vec<Process>,
+    last_asked: Option<Instant>,
+    facts: Option<TreeFacts>,
+    uids: BTreeSet<u32>,
+}
+
+impl Tree {
+    /// Below `root`. The first reading is due at once.
+    pub(super) fn new(root: u32, now: Instant, quiet: Duration) -> Self {
+        Self {
+            root,
+            command: None,
+            asked: None,
+            earliest: now,
+            next: now,
+            period: PERIOD.min(quiet / 4),
+            last: Vec::new(),
+            last_asked: None,
+            facts: None,
+            uids: BTreeSet::from([rustix::process::getuid().as_raw()]),
+        }
+    }
+
+    /// What is older than the command is not of the run.
+    pub(super) fn set_command(&mut self, id: ProcId) {
+        self.command = Some(id);
+    }
+
+    /// Something happened: read soon.
+    pub(super) fn nudge(&mut self) {
+        self.next = self.earliest;
+    }
+
+    /// The next reading is due at once, whatever it costs.
+    pub(super) fn hurry(&mut self) {
+        self.earliest = Instant::now();
+        self.next = self.earliest;
+    }
+
+    /// Whether a reading that was asked for after `start` is there.
+    pub(super) fn answered_since(&self, start: Instant) -> bool {
+        self.last_asked.is_some_and(|at| at >= start)
+    }
+
+    /// When to call [`Self::job`] next; `None` while a reading is on its way.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.asked.is_none().then_some(self.next)
+    }
+
+    /// The next reading, if it is time. In settling the open files count too.
+    pub(super) fn job(&mut self, now: Instant, settling: bool) -> Option<Job> {
+        if self.asked.is_some() || now < self.next {
+            return None;
+        }
+        self.asked = Some((now, settling));
+        Some(Job::Tree { root: self.root, files: settling })
+    }
+
+    /// A reading is there: who of it is of the run. `ended`: when the command ended.
+    pub(super) fn answered(
+        &mut self,
+        tree: Vec<Process>,
+        cost: Duration,
+        tool: &[ProcId],
+        ended: Option<(Instant, Duration)>,
+    ) -> &[Process] {
+        let (asked_at, settling) = self.asked.take().unwrap_or_else(|| (Instant::now(), false));
+        self.last_asked = Some(asked_at);
+        let share = if settling { SHARE_SETTLING } else { SHARE_RUNNING };
+        let now = Instant::now();
+        self.earliest = now + (cost * share).max(SHORTEST.min(self.period));
+        self.next = self.earliest.max(now + self.period);
+        let ours = |p: &Process| {
+            self.command.is_none_or(|c| p.id.start_ticks >= c.start_ticks)
+                && !tool.contains(&p.id)
+                && !p.ancestors.iter().any(|a| tool.contains(&a.id))
+        };
+        self.last = tree.into_iter().filter(|p| ours(p)).collect();
+        self.uids.extend(self.last.iter().filter_map(|p| p.uid));
+        if let Some((_, at)) = ended.filter(|(end, _)| settling && asked_at >= *end) {
+            let member =
+                |p: &Process| (p.id, Member { files: p.files.clone(), cpu_ticks: p.cpu_ticks, dying: p.dying });
+            self.facts = Some(TreeFacts { at, members: self.last.iter().map(member).collect() });
+        }
+        &self.last
+    }
+
+    /// The last reading.
+    pub(super) fn living(&self) -> &[Process] {
+        &self.last
+    }
+
+    /// The last reading after the command ended, for settling.
+    pub(super) fn facts(&self) -> Option<&TreeFacts> {
+        self.facts.as_ref()
+    }
+
+    /// Real user ids that processes of the run had.
+    pub(super) fn uids(&self) -> &BTreeSet<u32> {
+        &self.uids
+    }
+}

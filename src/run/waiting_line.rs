@@ -1,0 +1,68 @@
+//! The one line that says what settling waits for: on a terminal, in the foreground, and not before somebody could
+//! wonder.
+
+use super::settle::Waiting;
+use rustix::termios;
+use std::{
+    io::{self, Write},
+    time::Duration,
+};
+
+/// No line before this time has passed.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The line on standard error.
+#[derive(Debug)]
+pub(super) struct WaitingLine {
+    terminal: bool,
+    shown: String,
+}
+
+impl WaitingLine {
+    /// Nothing is shown yet, and never if `silent`.
+    pub(super) fn new(silent: bool) -> Self {
+        Self { terminal: !silent && termios::isatty(io::stderr()), shown: String::new() }
+    }
+
+    /// Shows what is waited for.
+    pub(super) fn show(&mut self, waiting: Waiting, since: Duration, cap: Duration) {
+        if !self.terminal || since < PATIENCE {
+            return;
+        }
+        let what = match waiting {
+            Waiting::Look => "for the driver's answer".to_owned(),
+            Waiting::Draining(Some(bytes)) => format!("for memory to come back ({bytes} left)"),
+            Waiting::Draining(None) => "for memory to come back".to_owned(),
+            Waiting::Living(1) => "for 1 process of the command that still runs".to_owned(),
+            Waiting::Living(n) => format!("for {n} processes of the command that still run"),
+        };
+        let text =
+            format!("gpuresid: waiting {what}, {} of at most {} s; Ctrl-C reports now", since.as_secs(), cap.as_secs());
+        if text != self.shown && in_foreground() {
+            let width = termios::tcgetwinsize(io::stderr()).map_or(80, |size| usize::from(size.ws_col)).max(20);
+            let line: String = text.chars().take(width - 1).collect();
+            let _ = write!(io::stderr(), "\r\x1b[K{line}");
+            self.shown = text;
+        }
+    }
+
+    /// Takes the line away.
+    pub(super) fn clear(&mut self) {
+        if !self.shown.is_empty() {
+            self.shown.clear();
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+impl Drop for WaitingLine {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// Writing to a terminal from the background may stop us.
+fn in_foreground() -> bool {
+    let group = procfs::process::Process::myself().and_then(|p| p.stat()).map(|s| s.pgrp);
+    matches!((termios::tcgetpgrp(io::stderr()), group), (Ok(front), Ok(ours)) if front.as_raw_nonzero().get() == ours)
+}

@@ -1,0 +1,436 @@
+//! The one loop of a run: from the start of the command to the moment of judgement.
+
+use super::{
+    before::Before,
+    child::{self, NotStarted},
+    clock::Watched,
+    oom,
+    reap::Reaper,
+    sampler::Sampler,
+    session::{Session, Stop},
+    settle::{Facts, Rules, Settle, Step},
+    signal_child::{Running, forwarded},
+    signals::{self, Caught, Delivery, Relation, SentBy, ends_us},
+    tree::Tree,
+    waiting_line::WaitingLine,
+};
+use crate::{
+    exit::Ending,
+    judge::fold::Fold,
+    model::{Bytes, Command, End, Launch, ProcId, Scope, SettleEnd, Snapshot, Trace},
+};
+use rustix::process::Signal;
+use std::{
+    ffi::OsString,
+    time::{Duration, Instant},
+};
+
+/// The loop wakes up at least so often: statuses are taken and lines are shown even if no event came.
+const HEARTBEAT: Duration = Duration::from_millis(500);
+/// How long a signal waits that the command may have had already.
+const LATER: Duration = Duration::from_millis(300);
+/// The Ctrl-C that ended the command may be seen after its end.
+const SAME_KEY: Duration = Duration::from_millis(50);
+/// Who told us to end will not wait for long: so much time is left for memory to come back.
+const TOLD_CAP: Duration = Duration::from_secs(5);
+/// A command that SIGKILL does not end is stuck in the kernel: reported as it is.
+const KILL_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a scan of the before-look may take while the command runs, and after it has ended.
+const SCAN_CAP: Duration = Duration::from_secs(60);
+const SCAN_CAP_AFTER: Duration = Duration::from_secs(5);
+
+/// How to run and watch a command.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Program and arguments.
+    pub argv: Vec<OsString>,
+    /// The marker's value for this run.
+    pub run_id: String,
+    /// Whom to charge.
+    pub scope: Scope,
+    /// Longest time from the end of the command to the verdict.
+    pub settle: Duration,
+    /// So long nothing may change about living processes.
+    pub quiet: Duration,
+    /// Unaccounted growth up to here is not waited for.
+    pub tolerated: Bytes,
+    /// The command is ended after this time.
+    pub timeout: Option<Duration>,
+    /// From SIGTERM to SIGKILL.
+    pub grace: Duration,
+    /// Time between two looks.
+    pub sample: Duration,
+    /// Say nothing on a terminal.
+    pub silent: bool,
+}
+
+/// What was seen.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Before the command.
+    pub before: Snapshot,
+    /// Meanwhile.
+    pub trace: Trace,
+    /// After it.
+    pub after: Snapshot,
+    /// The run.
+    pub launch: Launch,
+}
+
+impl Outcome {
+    /// How gpuresid ends with this exit code of the report: of the command's signal, if that is what the code says.
+    pub fn ending(&self, exit_code: i32) -> Ending {
+        match self.launch.command.as_ref().map(|c| (c.timed_out, c.end)) {
+            Some((false, Some(End::Signaled { signal, .. }))) if exit_code == crate::exit::SIGNAL_BASE + signal => {
+                Ending::Signal(signal)
+            }
+            _ => Ending::Code(exit_code),
+        }
+    }
+}
+
+/// The command has ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ended {
+    at: Instant,
+    watched: Duration,
+    at_ms: u64,
+    end: Option<End>,
+}
+
+/// What `--timeout` does next, and when.
+#[derive(Debug, Clone, Copy)]
+enum Timer {
+    Off,
+    Terminate(Instant),
+    Kill(Instant),
+    GiveUp(Instant),
+}
+
+/// A run from the start of its command on.
+pub(super) struct Watch<'a> {
+    pub(super) session: &'a mut Session,
+    pub(super) before: &'a mut Before,
+    options: &'a Options,
+    running: Running,
+    reaper: Reaper,
+    pub(super) sampler: Sampler,
+    pub(super) tree: Tree,
+    clock: Watched,
+    settle: Settle,
+    line: WaitingLine,
+    started: Instant,
+    started_ms: u64,
+    command: ProcId,
+    before_snapshot: Option<Snapshot>,
+    ended: Option<Ended>,
+    all_gone: bool,
+    later: Vec<(Instant, Signal)>,
+    timer: Timer,
+    timed_out: bool,
+    told: bool,
+    report_now: bool,
+    oom_before: Option<u64>,
+}
+
+impl Session {
+    /// Starts the command and watches it until it is time to judge, then takes the after-look.
+    ///
+    /// # Errors
+    /// [`NotStarted`] if the command was not started. A [`Stop`] if we cannot become subreaper, or were told twice to
+    /// leave.
+    pub fn watch(&mut self, before: &mut Before, options: &Options) -> Result<Result<Outcome, NotStarted>, Stop> {
+        let reaper = Reaper::start(self.myself)
+            .map_err(|e| anyhow::Error::new(e).context("could not become the subreaper of the command's processes"))?;
+        let oom_before = oom::kills();
+        // Whoever told us to end meanwhile did not mean a command that does not exist yet.
+        self.told_to_end()?;
+        let started = Instant::now();
+        let running = match child::start(&options.argv, &options.run_id) {
+            Ok(running) => running,
+            Err(error) => return Ok(Err(error)),
+        };
+        let command = self.myself.child(running.pid()).unwrap_or(ProcId { pid: running.pid(), start_ticks: 0 });
+        let mut sampler = Sampler::new(before.selected.clone(), self.zero, options.sample, self.look_timeout);
+        sampler.start(started);
+        let started_ms = sampler.at_ms(started);
+        let mut tree = Tree::new(self.myself.id.pid, started, options.quiet);
+        tree.set_command(command);
+        let rules = Rules {
+            cap: options.settle,
+            quiet: options.quiet,
+            tolerated: options.tolerated,
+            outsiders: options.scope != Scope::Run,
+        };
+        let watch = Watch {
+            session: self,
+            before,
+            options,
+            running,
+            reaper,
+            sampler,
+            tree,
+            clock: Watched::new(started),
+            settle: Settle::new(rules),
+            line: WaitingLine::new(options.silent),
+            started,
+            started_ms,
+            command,
+            before_snapshot: None,
+            ended: None,
+            all_gone: false,
+            later: Vec::new(),
+            timer: options.timeout.map_or(Timer::Off, |after| Timer::Terminate(started + after)),
+            timed_out: false,
+            told: false,
+            report_now: false,
+            oom_before,
+        };
+        watch.run().map(Ok)
+    }
+}
+
+impl Watch<'_> {
+    fn run(mut self) -> Result<Outcome, Stop> {
+        let end = loop {
+            let now = Instant::now();
+            let watched = self.clock.tick(now);
+            self.take_signals(now);
+            self.take_statuses(now, watched);
+            self.take_readings(now, watched);
+            self.keep_time(now);
+            if let Some(end) = self.is_over(now, watched) {
+                break end;
+            }
+            self.ask(now);
+            self.session.inbox.wait(self.next_wake(now));
+        };
+        self.line.clear();
+        let settled_ms = self.ended.map(|e| self.sampler.at_ms(Instant::now()).saturating_sub(e.at_ms));
+        let after = self.after()?;
+        Ok(self.outcome(end, settled_ms, after))
+    }
+
+    fn take_signals(&mut self, now: Instant) {
+        while let Some(caught) = self.session.inbox.signals.pop_front() {
+            match self.ended {
+                None => self.pass_on(caught, now),
+                Some(ended) => self.note_in_settling(caught, ended, now),
+            }
+        }
+        let running = &mut self.running;
+        self.later.retain(|(at, signal)| {
+            let due = *at <= now;
+            if due {
+                running.signal(*signal);
+            }
+            !due
+        });
+    }
+
+    fn pass_on(&mut self, caught: Caught, now: Instant) {
+        let (group, root) = (self.session.myself.group, self.session.myself.id.pid);
+        let mut own = false;
+        let delivery = signals::delivery(caught, self.session.myself.session_leader, |pid| {
+            let relation = signals::relation(pid, group, root);
+            own = relation == Relation::Own;
+            relation
+        });
+        let by_hand = caught.sender == SentBy::Kernel && caught.signal != Signal::HUP.as_raw();
+        self.told |= ends_us(caught.signal) && !own && !by_hand;
+        let Some(signal) = forwarded(caught.signal) else { return };
+        match delivery {
+            Delivery::Leave => {}
+            Delivery::Forward => self.running.signal(signal),
+            Delivery::ForwardLater => self.later.push((now + LATER, signal)),
+        }
+    }
+
+    fn note_in_settling(&mut self, caught: Caught, ended: Ended, now: Instant) {
+        let of_this = match ended.end {
+            Some(End::Signaled { signal, .. }) => signal == caught.signal,
+            Some(End::Exited(code)) => code == crate::exit::SIGNAL_BASE + caught.signal,
+            None => false,
+        };
+        let same_key = of_this && now.duration_since(ended.at) < SAME_KEY;
+        self.report_now |= ends_us(caught.signal) && !same_key;
+    }
+
+    fn take_statuses(&mut self, now: Instant, watched: Duration) {
+        let children = std::mem::take(&mut self.session.inbox.children);
+        self.reaper.reap(&mut self.running);
+        let end = match self.running.poll() {
+            Ok(None) => None,
+            Ok(Some(end)) => Some(Some(end)),
+            // Somebody else took the status: it has ended, and nobody knows how.
+            Err(_) => Some(None),
+        };
+        if let (Some(end), None) = (end, self.ended) {
+            self.ended = Some(Ended { at: now, watched, at_ms: self.sampler.at_ms(now), end });
+            self.timer = Timer::Off;
+            self.later.clear();
+            self.sampler.hurry();
+        }
+        if children {
+            self.tree.nudge();
+        }
+        if self.ended.is_some() {
+            let gone = self.reaper.all_gone(&self.session.looker().tool_processes());
+            if gone && !self.all_gone {
+                self.sampler.hurry();
+            }
+            self.all_gone = gone;
+        }
+    }
+
+    /// Takes what the driver and `/proc` have answered.
+    pub(super) fn take_readings(&mut self, now: Instant, watched: Duration) {
+        let inbox = &mut self.session.inbox;
+        if !inbox.device_events.is_empty() {
+            self.sampler.events(std::mem::take(&mut inbox.device_events));
+        }
+        if let Some(look) = inbox.look.take() {
+            self.sampler.answered(look, &self.session.workers);
+        }
+        if let Some((look, processes)) = inbox.identified.take() {
+            self.sampler.identified(&look, processes);
+        }
+        if let Some((tree, cost)) = inbox.tree.take() {
+            let ended = self.ended.map(|e| (e.at, watched.saturating_sub(e.watched)));
+            let at_ms = self.sampler.at_ms(now);
+            for process in self.tree.answered(tree, cost, &self.session.looker().tool_processes(), ended) {
+                self.sampler.remember(process, at_ms);
+            }
+        }
+        self.sampler.overdue(now);
+        if self.before_snapshot.is_none() {
+            self.complete_before(now);
+        }
+    }
+
+    fn complete_before(&mut self, now: Instant) {
+        let patience = self.ended.map_or(self.started + SCAN_CAP, |ended| ended.at + SCAN_CAP_AFTER);
+        if !self.before.advance(&mut self.session.inbox, &self.session.workers) {
+            if now < patience {
+                return;
+            }
+            self.before.give_up();
+        }
+        let root = self.session.myself.id;
+        let snapshot = self.before.snapshot(root, Some(self.command));
+        self.sampler.begin(Fold::new(&snapshot, self.options.scope, Some(root)));
+        self.before_snapshot = Some(snapshot);
+        if self.ended.is_some() {
+            self.sampler.hurry();
+        }
+    }
+
+    fn keep_time(&mut self, now: Instant) {
+        match self.timer {
+            Timer::Terminate(at) if now >= at => {
+                self.timed_out = true;
+                self.running.signal(Signal::TERM);
+                // A stopped command could not hear it.
+                self.running.signal(Signal::CONT);
+                self.timer = Timer::Kill(now + self.options.grace);
+            }
+            Timer::Kill(at) if now >= at => {
+                self.running.signal(Signal::KILL);
+                self.timer = Timer::GiveUp(now + KILL_PATIENCE);
+            }
+            _ => {}
+        }
+    }
+
+    /// Why it is time to judge; `Some(None)`: the command cannot be ended.
+    fn is_over(&mut self, now: Instant, watched: Duration) -> Option<Option<SettleEnd>> {
+        let Some(ended) = self.ended else {
+            return matches!(self.timer, Timer::GiveUp(at) if now >= at).then_some(None);
+        };
+        self.before_snapshot.as_ref()?;
+        let since = watched.saturating_sub(ended.watched);
+        let facts = Facts {
+            now: since,
+            all_gone: self.all_gone,
+            look: self.sampler.facts(),
+            tree: self.tree.facts(),
+            blind: self.sampler.is_lost(),
+            told: self.report_now || (self.told && since >= TOLD_CAP),
+        };
+        match self.settle.step(facts) {
+            Step::Done(end) => Some(Some(end)),
+            Step::Wait(waiting) => {
+                self.line.show(waiting, since, self.options.settle);
+                None
+            }
+        }
+    }
+
+    /// Asks for what is due.
+    pub(super) fn ask(&mut self, now: Instant) {
+        let settling = self.ended.is_some();
+        self.sampler.ask(self.session.looker(), now, settling, self.all_gone);
+        if !self.all_gone
+            && let Some(job) = self.tree.job(now, settling)
+        {
+            self.session.workers.ask(job);
+        }
+    }
+
+    fn next_wake(&self, now: Instant) -> Instant {
+        let timer = match self.timer {
+            Timer::Off => None,
+            Timer::Terminate(at) | Timer::Kill(at) | Timer::GiveUp(at) => Some(at),
+        };
+        let later = self.later.iter().map(|(at, _)| *at).min();
+        let tree = self.tree.due().filter(|_| !self.all_gone);
+        [self.sampler.due(), tree, timer, later].into_iter().flatten().fold(now + HEARTBEAT, Instant::min)
+    }
+
+    /// Takes readings outside the loop.
+    pub(super) fn read_on(&mut self) {
+        let now = Instant::now();
+        let watched = self.clock.tick(now);
+        self.take_readings(now, watched);
+    }
+
+    /// Whether the user has asked for the report before; from now on it is so.
+    pub(super) fn has_been_told_to_report(&mut self) -> bool {
+        std::mem::replace(&mut self.report_now, true)
+    }
+
+    /// The proof that nothing of the run is alive.
+    pub(super) fn nothing_lives(&self) -> bool {
+        self.all_gone
+    }
+
+    fn outcome(self, end: Option<SettleEnd>, settled_ms: Option<u64>, after: Snapshot) -> Outcome {
+        let root = self.session.myself.id;
+        let before = match self.before_snapshot {
+            Some(snapshot) => snapshot,
+            None => self.before.snapshot(root, Some(self.command)),
+        };
+        let command = Command {
+            argv: self.options.argv.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
+            id: self.command,
+            started_ms: self.started_ms,
+            ended_ms: self.ended.map(|e| e.at_ms),
+            end: self.ended.and_then(|e| e.end),
+            timed_out: self.timed_out,
+        };
+        let survivors = if self.all_gone { Vec::new() } else { self.tree.living().iter().map(|p| p.id).collect() };
+        let launch = Launch {
+            run_id: self.options.run_id.clone(),
+            scope: self.options.scope,
+            command: Some(command),
+            root: Some(root),
+            own_uids: self.tree.uids().clone(),
+            all_gone: Some(self.all_gone),
+            settled_ms,
+            settle_end: end,
+            survivors,
+            oom_kills: self.oom_before.zip(oom::kills()).map(|(before, now)| now.saturating_sub(before)),
+        };
+        Outcome { before, trace: self.sampler.finish(), after, launch }
+    }
+}
