@@ -5,8 +5,9 @@
 //! let rig = Rig::new();
 //! let neighbour = rig.start("alloc 0 1GiB ready up hold");   // verbs of tests/programs/cuda.py
 //! rig.wait_for("up");
-//! let end = rig.check(["--report", "json:/…"], "alloc 0 2GiB spawn-session { alloc 0 1GiB hold }");
-//! end.expect_code(121);
+//! let options = format!("--report {}", rig.path("report.json").display());
+//! rig.check(&options, "alloc 0 2GiB spawn-session { alloc 0 1GiB ready left hold } wait-file left").expect_code(121);
+//! let report = rig.report("report.json");
 //! ```
 #![allow(
     dead_code,
@@ -28,13 +29,16 @@ pub use running::{DEADLINE, Finished, Running, wait_until, wait_until_for};
 
 use serde_json::{Value, json};
 use std::{
-    cell::{Cell, RefCell},
     ffi::{OsStr, OsString},
     fs,
     io::Write as _,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Command,
+    sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 /// A fake machine and everything that happens on it.
@@ -42,8 +46,8 @@ pub struct Rig {
     directory: tempfile::TempDir,
     /// Its ledger.
     pub ledger: Ledger,
-    library: RefCell<PathBuf>,
-    started: Cell<u32>,
+    library: Mutex<PathBuf>,
+    started: AtomicU32,
 }
 
 /// One line of the fake library's log.
@@ -87,7 +91,7 @@ impl Rig {
             let path = directory.path().join(place);
             fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
         }
-        Self { directory, ledger, library: RefCell::new(library::built()), started: Cell::new(0) }
+        Self { directory, ledger, library: Mutex::new(library::built()), started: AtomicU32::new(0) }
     }
 
     /// A path in the rig's directory, where marker files and reports go.
@@ -102,12 +106,12 @@ impl Rig {
 
     /// The library that the binary will load.
     pub fn library(&self) -> PathBuf {
-        self.library.borrow().clone()
+        self.library.lock().unwrap().clone()
     }
 
     /// Uses another library file from now on.
     pub fn use_library(&self, library: impl Into<PathBuf>) {
-        *self.library.borrow_mut() = library.into();
+        *self.library.lock().unwrap() = library.into();
     }
 
     /// From now on the library lacks these symbols altogether.
@@ -244,30 +248,36 @@ impl Rig {
 
     /// Starts a command in the background, its output in files (so that survivors that inherit it block nobody).
     pub fn launch(&self, command: Command) -> Running {
-        let number = self.started.replace(self.started.get() + 1);
+        let number = self.started.fetch_add(1, Ordering::Relaxed);
         Running::start(command, &self.path(format!("output-{number}")))
     }
 
-    /// Runs the binary to its end.
-    pub fn run(&self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Finished {
+    /// Runs the binary to its end; the arguments are split at white space.
+    pub fn run(&self, arguments: &str) -> Finished {
         self.spawn(arguments).wait()
     }
 
     /// Starts the binary in the background.
-    pub fn spawn(&self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Running {
-        self.launch(self.gpuresid(arguments))
+    pub fn spawn(&self, arguments: &str) -> Running {
+        self.launch(self.gpuresid(arguments.split_whitespace()))
     }
 
-    /// `gpuresid check OPTIONS -- PROGRAM` to its end; the program is given as verbs of `cuda.py`.
-    pub fn check(&self, options: impl IntoIterator<Item = impl AsRef<OsStr>>, verbs: &str) -> Finished {
+    /// `gpuresid check OPTIONS -- PROGRAM` to its end; options are split at white space, the program is given as verbs
+    /// of `cuda.py`.
+    pub fn check(&self, options: &str, verbs: &str) -> Finished {
         self.spawn_check(options, verbs).wait()
     }
 
     /// The same in the background.
-    pub fn spawn_check(&self, options: impl IntoIterator<Item = impl AsRef<OsStr>>, verbs: &str) -> Running {
-        let options = options.into_iter().map(|o| o.as_ref().to_owned());
-        let words = std::iter::once("check".into()).chain(options).chain(["--".into()]).chain(self.program(verbs));
-        self.spawn(words.collect::<Vec<OsString>>())
+    pub fn spawn_check(&self, options: &str, verbs: &str) -> Running {
+        self.launch(self.check_of(options, &self.program(verbs)))
+    }
+
+    /// `gpuresid check OPTIONS -- ARGV` with any command.
+    pub fn check_of(&self, options: &str, argv: &[OsString]) -> Command {
+        let mut command = self.gpuresid(["check"]);
+        command.args(options.split_whitespace()).arg("--").args(argv);
+        command
     }
 
     /// A report that the binary wrote into the rig's directory.

@@ -13,7 +13,7 @@
 //! An allocation is altered by replacing its file; the lock file beside it stays what it is.
 
 use rustix::fs::{FlockOperation, flock};
-use serde::Serialize;
+use serde::{Serialize, de::DeserializeOwned};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
@@ -84,7 +84,7 @@ impl Ledger {
     /// # Errors
     /// If the file cannot be read or is not understood.
     pub fn machine(&self) -> io::Result<Machine> {
-        Ok(serde_json::from_slice(&fs::read(self.directory.join("machine.json"))?)?)
+        read(&self.directory.join("machine.json"))
     }
 
     /// Writes an allocation, or puts a new text in the place of an old one; its keepers stay.
@@ -100,7 +100,7 @@ impl Ledger {
     /// # Errors
     /// If it is missing or not understood.
     pub fn allocation(&self, name: &str) -> io::Result<Allocation> {
-        Ok(serde_json::from_slice(&fs::read(self.allocations().join(format!("{name}.json")))?)?)
+        read(&self.allocations().join(format!("{name}.json")))
     }
 
     /// Takes an allocation out of the ledger, whoever keeps it.
@@ -116,7 +116,7 @@ impl Ledger {
     /// # Errors
     /// If the directory cannot be read or an allocation is not understood.
     pub fn moment(&self, machine: &Machine) -> io::Result<Moment> {
-        let mut all = BTreeMap::new();
+        let mut all: BTreeMap<String, Allocation> = BTreeMap::new();
         for entry in fs::read_dir(self.allocations())? {
             let path = entry?.path();
             let (Some(name), Some("json")) =
@@ -124,8 +124,8 @@ impl Ledger {
             else {
                 continue;
             };
-            match fs::read(&path) {
-                Ok(text) => all.insert(name.to_owned(), serde_json::from_slice::<Allocation>(&text)?),
+            match read(&path) {
+                Ok(allocation) => all.insert(name.to_owned(), allocation),
                 Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
                 Err(e) => return Err(e),
             };
@@ -262,6 +262,13 @@ impl Moment {
     }
 }
 
+impl Allocation {
+    /// Listed memory of the calling process.
+    pub fn of_this_process(device: usize, bytes: u64) -> Self {
+        Self { device, pid: Some(std::process::id()), pid_ns: Sight::own().namespace, bytes, ..Self::default() }
+    }
+}
+
 /// What makes one entry of the lists.
 type Context = (u32, Option<u64>, Option<u32>, Option<u32>);
 
@@ -311,6 +318,12 @@ fn is_kept(lock: &Path) -> io::Result<bool> {
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
         Err(e) => Err(e.into()),
     }
+}
+
+/// Reads a file of the ledger; the error names it.
+fn read<T: DeserializeOwned>(path: &Path) -> io::Result<T> {
+    let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
+    serde_json::from_slice(&fs::read(path).map_err(named)?).map_err(|e| named(e.into()))
 }
 
 /// Writes beside the target and renames, so that a reader has the old text or the new one.

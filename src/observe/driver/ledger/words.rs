@@ -146,7 +146,8 @@ pub struct Allocation {
     /// What comes over when others are gone.
     pub inherits: Vec<Inherit>,
     /// `[[milliseconds, bytes left], …]` once the keepers are gone: memory that comes back late. All of it is back
-    /// after the last step whatever that says; until the first step everything stays.
+    /// after the last step whatever that says; until the first step everything stays. The clock starts at the first
+    /// reading that finds the keepers gone.
     pub release_steps_ms: Vec<(u64, u64)>,
     /// Whether the process is still listed while memory comes back.
     pub release_listed: bool,
