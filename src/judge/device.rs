@@ -135,8 +135,9 @@ fn parts(run: &Run<'_>, scene: &Scene<'_>, device: &Device, comparable: bool, ga
             }
             (Lineage::Own, Some(bytes)) => own_listed = own_listed + bytes,
             (Lineage::Unknown, Some(_)) => unknown_listed = unknown_listed + e.growth(),
-            // An entry that is foreign because it stood in the before-look is so up to what it had then.
-            (Lineage::Foreign, Some(_)) if e.bytes_before.0 > 0 && !matches!(e.keeper, Keeper::Alive(_)) => {
+            // An entry that is foreign only because it stood in the before-look, without anybody seen alive behind it,
+            // is so up to what it had then.
+            (Lineage::Foreign, Some(_)) if e.bytes_before.0 > 0 && e.is_nobodys() => {
                 unknown_listed = unknown_listed + e.growth();
             }
             (Lineage::Foreign, _) => {}

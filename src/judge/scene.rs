@@ -26,6 +26,11 @@ impl Attributed<'_> {
     pub(crate) fn growth(&self) -> Bytes {
         self.entry.bytes.unwrap_or_default().saturating_sub(self.bytes_before)
     }
+
+    /// No process was ever seen alive behind it.
+    pub(crate) fn is_nobodys(&self) -> bool {
+        matches!(self.keeper, Keeper::Ghost { id: None, .. } | Keeper::OutOfSight)
+    }
 }
 
 /// All entries of all devices.

@@ -1,7 +1,10 @@
 //! Properties of the arithmetic on random worlds, one look after each event.
 
 use super::worlds::{Event, Story, Told, tell};
-use crate::model::{Bytes, Lineage, Observation, Verdict};
+use crate::{
+    judge::run::Run,
+    model::{Bytes, Lineage, Observation, Verdict},
+};
 use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
@@ -72,7 +75,8 @@ proptest! {
     #[test]
     fn the_interval_closes_when_nothing_is_left_to_doubt(story in story()) {
         let told = tell(&story);
-        let unknown = told.report.holders.iter().any(|h| h.lineage == Lineage::Unknown)
+        let run = Run::new(&told.observation);
+        let unknown = run.processes.iter().any(|p| run.lineage(p.into()) == Lineage::Unknown)
             || told.report.ghosts.iter().any(|g| g.lineage == Lineage::Unknown);
         let moved = told.observation.trace.devices[0].moves.iter().any(|m| !m.gained.is_empty());
         if !told.world.own_alive() && !unknown && !moved {

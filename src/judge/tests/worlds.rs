@@ -46,6 +46,13 @@ struct Body {
     files: DeviceFiles,
 }
 
+impl Body {
+    /// The context that it can use: a copy keeps its parent's and cannot.
+    fn own_context(&mut self) -> Option<&mut (u32, u64)> {
+        self.listed.as_mut().filter(|(pid, _)| *pid == self.id.pid)
+    }
+}
+
 /// The world.
 pub(super) struct World {
     bodies: Vec<Body>,
@@ -79,12 +86,12 @@ impl World {
             Event::Export(bytes) => add(self, None, *bytes, files(0, 1, 0)),
             Event::Watch => add(self, None, 0, files(3, 1, 2)),
             Event::Grow(n, bytes) => {
-                if let Some((_, b)) = pick(*n).and_then(|i| self.bodies[i].listed.as_mut()) {
+                if let Some((_, b)) = pick(*n).and_then(|i| self.bodies[i].own_context()) {
                     *b += bytes;
                 }
             }
             Event::Shrink(n) => {
-                if let Some((_, b)) = pick(*n).and_then(|i| self.bodies[i].listed.as_mut()) {
+                if let Some((_, b)) = pick(*n).and_then(|i| self.bodies[i].own_context()) {
                     *b /= 2;
                 }
             }
