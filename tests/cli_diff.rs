@@ -1,4 +1,5 @@
 //! `snapshot` and `diff` against a fake machine: the same in two steps as `check` in one.
+#![allow(clippy::unwrap_used, reason = "a helper that fails fails the test")]
 
 mod support;
 
