@@ -1,4 +1,5 @@
 //! `status` against a fake machine with real processes.
+#![allow(clippy::panic, reason = "a helper that fails fails the test")]
 
 mod support;
 
