@@ -128,6 +128,9 @@ fn a_clean_check_is_one_line() {
         "gpuresid (simulated GPU): clean: 3.0 MiB of GPU memory stay, within the limit of 16 MiB (the command's peak: \
          10.5 GiB); the command exited with 3\n"
     );
+    let mut partly = clean.clone();
+    partly.gaps = vec![Gap::new("/proc", "a process of another user")];
+    assert_eq!(checked(&partly, NARROW), checked(&clean, NARROW));
     let colour = Style { color: true, ..NARROW };
     assert!(checked(&clean, colour).starts_with("gpuresid: \u{1b}[1m\u{1b}[32mclean\u{1b}[0m: "));
 }
