@@ -119,6 +119,7 @@ impl ProcReader {
                 .map(|text| String::from_utf8_lossy(&text).trim().to_owned())
                 .filter(|function| !function.is_empty() && function != "0"),
             marker: None,
+            marker_alive: None,
             cgroup: small("cgroup", 64 << 10).and_then(|text| cgroup::telling_path(&text)),
             shared_mappings: Vec::new(),
         }))
