@@ -77,7 +77,7 @@ impl Session {
         received: Receiver<Event>,
         look_timeout: Duration,
     ) -> anyhow::Result<Self> {
-        let myself = Myself::look().context("could not read /proc/self; is /proc mounted?")?;
+        let myself = Myself::look(&reader.options.procfs).context("could not read /proc/self; is /proc mounted?")?;
         let signals = Signals::install(events.clone())?;
         let workers = Workers::start(&reader, events)?;
         workers.ask(Job::Scan(ScanFor::Before, Vec::new()));

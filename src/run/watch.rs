@@ -31,6 +31,8 @@ const HEARTBEAT: Duration = Duration::from_millis(500);
 const LATER: Duration = Duration::from_millis(300);
 /// The Ctrl-C that ended the command may be seen after its end.
 const SAME_KEY: Duration = Duration::from_millis(50);
+/// A second signal of a process within this time belongs to the first.
+const AGAIN: Duration = Duration::from_secs(1);
 /// Who told us to end will not wait for long: so much time is left for memory to come back.
 const TOLD_CAP: Duration = Duration::from_secs(5);
 /// A command that SIGKILL does not end is stuck in the kernel: reported as it is.
@@ -98,6 +100,18 @@ pub(super) struct Ended {
     end: Option<End>,
 }
 
+impl Ended {
+    /// The key that ended the command may be heard after its end.
+    fn came_of(&self, caught: Caught, now: Instant) -> bool {
+        let of_this = match self.end {
+            Some(End::Signaled { signal, .. }) => signal == caught.signal,
+            Some(End::Exited(code)) => code == crate::exit::SIGNAL_BASE + caught.signal,
+            None => false,
+        };
+        of_this && now.duration_since(self.at) < SAME_KEY
+    }
+}
+
 /// What `--timeout` does next, and when.
 #[derive(Debug, Clone, Copy)]
 enum Timer {
@@ -129,7 +143,7 @@ pub(super) struct Watch<'a> {
     timer: Timer,
     timed_out: bool,
     told: bool,
-    report_now: bool,
+    report_now: Option<Instant>,
     oom_before: Option<u64>,
 }
 
@@ -140,7 +154,7 @@ impl Session {
     /// [`NotStarted`] if the command was not started. A [`Stop`] if we cannot become subreaper, or were told twice to
     /// leave.
     pub fn watch(&mut self, before: &mut Before, options: &Options) -> Result<Result<Outcome, NotStarted>, Stop> {
-        let reaper = Reaper::start(self.myself)
+        let reaper = Reaper::start(self.myself.clone())
             .map_err(|e| anyhow::Error::new(e).context("could not become the subreaper of the command's processes"))?;
         let oom_before = oom::kills();
         // Whoever told us to end meanwhile did not mean a command that does not exist yet.
@@ -183,7 +197,7 @@ impl Session {
             timer: options.timeout.map_or(Timer::Off, |after| Timer::Terminate(started + after)),
             timed_out: false,
             told: false,
-            report_now: false,
+            report_now: None,
             oom_before,
         };
         watch.run().map(Ok)
@@ -195,7 +209,7 @@ impl Watch<'_> {
         let end = loop {
             let now = Instant::now();
             let watched = self.clock.tick(now);
-            self.take_signals(now);
+            self.take_signals(now)?;
             self.take_statuses(now, watched);
             self.take_readings(now, watched);
             self.keep_time(now);
@@ -211,11 +225,12 @@ impl Watch<'_> {
         Ok(self.outcome(end, settled_ms, after))
     }
 
-    fn take_signals(&mut self, now: Instant) {
+    fn take_signals(&mut self, now: Instant) -> Result<(), Stop> {
         while let Some(caught) = self.session.inbox.signals.pop_front() {
             match self.ended {
                 None => self.pass_on(caught, now),
-                Some(ended) => self.note_in_settling(caught, ended, now),
+                Some(ended) if ended.came_of(caught, now) => {}
+                Some(_) => self.hear(caught, now)?,
             }
         }
         let running = &mut self.running;
@@ -226,13 +241,15 @@ impl Watch<'_> {
             }
             !due
         });
+        Ok(())
     }
 
     fn pass_on(&mut self, caught: Caught, now: Instant) {
-        let (group, root) = (self.session.myself.group, self.session.myself.id.pid);
+        let myself = &self.session.myself;
+        let command = self.running.pid();
         let mut own = false;
-        let delivery = signals::delivery(caught, self.session.myself.session_leader, |pid| {
-            let relation = signals::relation(pid, group, root);
+        let delivery = signals::delivery(caught, myself.session_leader, |pid| {
+            let relation = signals::relation(pid, command, myself);
             own = relation == Relation::Own;
             relation
         });
@@ -246,14 +263,22 @@ impl Watch<'_> {
         }
     }
 
-    fn note_in_settling(&mut self, caught: Caught, ended: Ended, now: Instant) {
-        let of_this = match ended.end {
-            Some(End::Signaled { signal, .. }) => signal == caught.signal,
-            Some(End::Exited(code)) => code == crate::exit::SIGNAL_BASE + caught.signal,
-            None => false,
-        };
-        let same_key = of_this && now.duration_since(ended.at) < SAME_KEY;
-        self.report_now |= ends_us(caught.signal) && !same_key;
+    /// A signal when there is no command any more: the first wants the report now.
+    ///
+    /// # Errors
+    /// The second wants us to leave. One sender may well send two at once (`timeout` does), a key is pressed on purpose.
+    pub(super) fn hear(&mut self, caught: Caught, now: Instant) -> Result<(), Stop> {
+        if !ends_us(caught.signal) {
+            return Ok(());
+        }
+        match self.report_now {
+            None => self.report_now = Some(now),
+            Some(first) if caught.sender == SentBy::Kernel || now.duration_since(first) >= AGAIN => {
+                return Err(Stop::Told(Ending::Signal(caught.signal)));
+            }
+            Some(_) => {}
+        }
+        Ok(())
     }
 
     fn take_statuses(&mut self, now: Instant, watched: Duration) {
@@ -355,7 +380,7 @@ impl Watch<'_> {
             look: self.sampler.facts(),
             tree: self.tree.facts(),
             blind: self.sampler.is_lost(),
-            told: self.report_now || (self.told && since >= TOLD_CAP),
+            told: self.reports_now() || (self.told && since >= TOLD_CAP),
         };
         match self.settle.step(facts) {
             Step::Done(end) => Some(Some(end)),
@@ -394,14 +419,9 @@ impl Watch<'_> {
         self.take_readings(now, watched);
     }
 
-    /// Whether the user has asked for the report before; from now on it is so.
-    pub(super) fn has_been_told_to_report(&mut self) -> bool {
-        std::mem::replace(&mut self.report_now, true)
-    }
-
     /// The user wants the report now.
     pub(super) fn reports_now(&self) -> bool {
-        self.report_now
+        self.report_now.is_some()
     }
 
     /// The proof that nothing of the run is alive.
