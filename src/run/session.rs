@@ -23,7 +23,7 @@ use std::{
 /// A word to the user is due when opening the driver takes longer.
 const A_WORD_AFTER: Duration = Duration::from_secs(3);
 /// How long the command waits for a slow scan.
-const SCAN_PATIENCE: Duration = Duration::from_millis(300);
+const SCAN_PATIENCE: Duration = Duration::from_millis(50);
 /// Beyond the driver's own deadlines: then its client is at fault.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
 

@@ -5,6 +5,7 @@ use super::{
     child::{self, NotStarted},
     clock::Watched,
     oom,
+    outcome::{Options, Outcome},
     reap::Reaper,
     sampler::Sampler,
     session::{Session, Stop},
@@ -17,13 +18,10 @@ use super::{
 use crate::{
     exit::Ending,
     judge::fold::Fold,
-    model::{Bytes, Command, End, Launch, ProcId, Scope, SettleEnd, Snapshot, Trace},
+    model::{End, ProcId, Scope, SettleEnd, Snapshot},
 };
 use rustix::process::Signal;
-use std::{
-    ffi::OsString,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 /// The loop wakes up at least so often: statuses are taken and lines are shown even if no event came.
 const HEARTBEAT: Duration = Duration::from_millis(500);
@@ -41,63 +39,13 @@ const KILL_PATIENCE: Duration = Duration::from_secs(10);
 const SCAN_CAP: Duration = Duration::from_secs(60);
 const SCAN_CAP_AFTER: Duration = Duration::from_secs(5);
 
-/// How to run and watch a command.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Program and arguments.
-    pub argv: Vec<OsString>,
-    /// The marker's value for this run.
-    pub run_id: String,
-    /// Whom to charge.
-    pub scope: Scope,
-    /// Longest time from the end of the command to the verdict.
-    pub settle: Duration,
-    /// So long nothing may change about living processes.
-    pub quiet: Duration,
-    /// Unaccounted growth up to here is not waited for.
-    pub tolerated: Bytes,
-    /// The command is ended after this time.
-    pub timeout: Option<Duration>,
-    /// From SIGTERM to SIGKILL.
-    pub grace: Duration,
-    /// Time between two looks.
-    pub sample: Duration,
-    /// Say nothing on a terminal.
-    pub silent: bool,
-}
-
-/// What was seen.
-#[derive(Debug)]
-pub struct Outcome {
-    /// Before the command.
-    pub before: Snapshot,
-    /// Meanwhile.
-    pub trace: Trace,
-    /// After it.
-    pub after: Snapshot,
-    /// The run.
-    pub launch: Launch,
-}
-
-impl Outcome {
-    /// How gpuresid ends with this exit code of the report: of the command's signal, if that is what the code says.
-    pub fn ending(&self, exit_code: i32) -> Ending {
-        match self.launch.command.as_ref().map(|c| (c.timed_out, c.end)) {
-            Some((false, Some(End::Signaled { signal, .. }))) if exit_code == crate::exit::SIGNAL_BASE + signal => {
-                Ending::Signal(signal)
-            }
-            _ => Ending::Code(exit_code),
-        }
-    }
-}
-
 /// The command has ended.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ended {
     at: Instant,
     watched: Duration,
-    at_ms: u64,
-    end: Option<End>,
+    pub(super) at_ms: u64,
+    pub(super) end: Option<End>,
 }
 
 impl Ended {
@@ -125,7 +73,7 @@ enum Timer {
 pub(super) struct Watch<'a> {
     pub(super) session: &'a mut Session,
     pub(super) before: &'a mut Before,
-    options: &'a Options,
+    pub(super) options: &'a Options,
     running: Running,
     reaper: Reaper,
     pub(super) sampler: Sampler,
@@ -134,17 +82,17 @@ pub(super) struct Watch<'a> {
     settle: Settle,
     line: WaitingLine,
     started: Instant,
-    started_ms: u64,
-    command: ProcId,
-    before_snapshot: Option<Snapshot>,
-    ended: Option<Ended>,
-    all_gone: bool,
+    pub(super) started_ms: u64,
+    pub(super) command: ProcId,
+    pub(super) before_snapshot: Option<Snapshot>,
+    pub(super) ended: Option<Ended>,
+    pub(super) all_gone: bool,
     later: Vec<(Instant, Signal)>,
     timer: Timer,
-    timed_out: bool,
+    pub(super) timed_out: bool,
     told: bool,
     report_now: Option<Instant>,
-    oom_before: Option<u64>,
+    pub(super) oom_before: Option<u64>,
 }
 
 impl Session {
@@ -427,35 +375,5 @@ impl Watch<'_> {
     /// The proof that nothing of the run is alive.
     pub(super) fn nothing_lives(&self) -> bool {
         self.all_gone
-    }
-
-    fn outcome(self, end: Option<SettleEnd>, settled_ms: Option<u64>, after: Snapshot) -> Outcome {
-        let root = self.session.myself.id;
-        let before = match self.before_snapshot {
-            Some(snapshot) => snapshot,
-            None => self.before.snapshot(root, Some(self.command)),
-        };
-        let command = Command {
-            argv: self.options.argv.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
-            id: self.command,
-            started_ms: self.started_ms,
-            ended_ms: self.ended.map(|e| e.at_ms),
-            end: self.ended.and_then(|e| e.end),
-            timed_out: self.timed_out,
-        };
-        let survivors = if self.all_gone { Vec::new() } else { self.tree.living().iter().map(|p| p.id).collect() };
-        let launch = Launch {
-            run_id: self.options.run_id.clone(),
-            scope: self.options.scope,
-            command: Some(command),
-            root: Some(root),
-            own_uids: self.tree.uids().clone(),
-            all_gone: Some(self.all_gone),
-            settled_ms,
-            settle_end: end,
-            survivors,
-            oom_kills: self.oom_before.zip(oom::kills()).map(|(before, now)| now.saturating_sub(before)),
-        };
-        Outcome { before, trace: self.sampler.finish(), after, launch }
     }
 }
