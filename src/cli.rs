@@ -78,13 +78,21 @@ impl Cli {
 #[command(next_help_heading = "Where to look")]
 pub struct Global {
     /// Only these GPUs: number, start of a GPU-/MIG- UUID, or PCI id [default: all]
-    #[arg(long, short = 'i', global = true, value_name = "GPU", value_delimiter = ',', env = "GPURESID_GPU")]
+    #[arg(
+        long,
+        short = 'i',
+        global = true,
+        value_name = "GPU",
+        value_delimiter = ',',
+        env = "GPURESID_GPU",
+        hide_env_values = true
+    )]
     pub gpu: Vec<String>,
     /// Only the GPUs of CUDA_VISIBLE_DEVICES
-    #[arg(long, global = true, env = "GPURESID_VISIBLE", value_parser = FalseyValueParser::new(), conflicts_with = "gpu")]
+    #[arg(long, global = true, env = "GPURESID_VISIBLE", hide_env_values = true, value_parser = FalseyValueParser::new(), conflicts_with = "gpu")]
     pub visible: bool,
     /// Longest time for one answer of the driver [default: 10s, and 60s for opening it]
-    #[arg(long, global = true, value_name = "DUR", value_parser = values::some_time, env = "GPURESID_NVML_TIMEOUT")]
+    #[arg(long, global = true, value_name = "DUR", value_parser = values::some_time, env = "GPURESID_NVML_TIMEOUT", hide_env_values = true)]
     pub nvml_timeout: Option<Duration>,
     /// NVIDIA's management library, where it is not in a usual place
     #[arg(long, global = true, value_name = "PATH")]
@@ -95,8 +103,16 @@ pub struct Global {
     /// Where the NVIDIA device files are
     #[arg(long, global = true, value_name = "PATH", default_value = "/dev")]
     pub dev: PathBuf,
-    /// Colour
-    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", env = "GPURESID_COLOR")]
+    /// Colour: auto (on a terminal, unless NO_COLOR is set), always or never
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto",
+        hide_possible_values = true,
+        env = "GPURESID_COLOR",
+        hide_env_values = true
+    )]
     pub color: Color,
 }
 
@@ -117,7 +133,10 @@ pub enum Command {
     /// Show who holds GPU memory now, and why (this is the default)
     Status(StatusArgs),
     /// Run a command, then say which GPU memory did not come back
-    #[command(after_help = with_exit_codes(CHECK_EXAMPLES))]
+    #[command(
+        override_usage = "gpuresid check [OPTIONS] -- COMMAND [ARGUMENT]...",
+        after_help = with_exit_codes(CHECK_EXAMPLES)
+    )]
     Check(CheckArgs),
     /// Remember how it is now, for `diff`
     Snapshot(SnapshotArgs),
@@ -128,6 +147,7 @@ pub enum Command {
 
 /// `status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+#[command(next_help_heading = "Status")]
 pub struct StatusArgs {
     /// Write JSON
     #[arg(long)]
@@ -163,19 +183,38 @@ impl StatusArgs {
 #[command(next_help_heading = "Limits")]
 pub struct LimitArgs {
     /// Memory that may stay: 100MiB, or 1% of the GPU
-    #[arg(long, value_name = "SIZE|PCT", default_value = "16MiB", env = "GPURESID_MAX_RESIDUE")]
+    #[arg(
+        long,
+        value_name = "SIZE|PCT",
+        default_value = "16MiB",
+        env = "GPURESID_MAX_RESIDUE",
+        hide_env_values = true
+    )]
     pub max_residue: Limit,
     /// Growth that belongs to no process and may be a neighbour's: below this it is noise
-    #[arg(long, value_name = "SIZE", default_value = "128MiB", env = "GPURESID_MAX_UNATTRIBUTED")]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "128MiB",
+        env = "GPURESID_MAX_UNATTRIBUTED",
+        hide_env_values = true
+    )]
     pub max_unattributed: Bytes,
     /// Memory that may stay, in percent of the most that the command used
-    #[arg(long, value_name = "PCT", value_parser = values::percent, env = "GPURESID_MAX_RESIDUE_RATE")]
+    #[arg(long, value_name = "PCT", value_parser = values::percent, env = "GPURESID_MAX_RESIDUE_RATE", hide_env_values = true)]
     pub max_residue_rate: Option<f64>,
     /// Report, but exit with 0 instead of 121 and 122
-    #[arg(long, env = "GPURESID_WARN_ONLY", value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "GPURESID_WARN_ONLY", hide_env_values = true, value_parser = FalseyValueParser::new())]
     pub warn_only: bool,
-    /// What an inconclusive answer is
-    #[arg(long, value_name = "WHAT", default_value = "fail", env = "GPURESID_INCONCLUSIVE")]
+    /// An inconclusive answer is a fail (exit with 122) or a pass (exit with 0)
+    #[arg(
+        long,
+        value_name = "fail|pass",
+        default_value = "fail",
+        hide_possible_values = true,
+        env = "GPURESID_INCONCLUSIVE",
+        hide_env_values = true
+    )]
     pub inconclusive: Inconclusive,
 }
 
@@ -212,30 +251,31 @@ impl From<ScopeArg> for Scope {
 /// `check`.
 #[derive(Debug, Clone, Args)]
 pub struct CheckArgs {
+    /// The command and its arguments, best after `--`
+    #[arg(value_name = "COMMAND", trailing_var_arg = true)]
+    pub command: Vec<OsString>,
     /// Write a report to a file: .json by its ending, or FORMAT:PATH with the formats json and observation (repeatable)
     #[arg(long, value_name = "[FORMAT:]PATH")]
     pub report: Vec<ReportTarget>,
-    /// Whom to charge with memory that stays
-    #[arg(long, default_value = "run", env = "GPURESID_SCOPE")]
+    /// Whom to charge: run (what the command started), new (every new process: for docker run, srun, kubectl) or device
+    /// (all growth: for a GPU that nobody else uses)
+    #[arg(long, default_value = "run", hide_possible_values = true, env = "GPURESID_SCOPE", hide_env_values = true)]
     pub scope: ScopeArg,
     /// End the command after this time, and exit with 124
-    #[arg(long, value_name = "DUR", value_parser = values::some_time, env = "GPURESID_TIMEOUT")]
+    #[arg(long, value_name = "DUR", value_parser = values::some_time, env = "GPURESID_TIMEOUT", hide_env_values = true)]
     pub timeout: Option<Duration>,
     /// Wait at most so long for memory to come back
-    #[arg(long, value_name = "DUR", default_value = "120s", value_parser = values::time, env = "GPURESID_SETTLE")]
+    #[arg(long, value_name = "DUR", default_value = "120s", value_parser = values::time, env = "GPURESID_SETTLE", hide_env_values = true)]
     pub settle: Duration,
     /// Look so often while the command runs
-    #[arg(long, value_name = "DUR", default_value = "100ms", value_parser = values::some_time, env = "GPURESID_SAMPLE")]
+    #[arg(long, value_name = "DUR", default_value = "100ms", value_parser = values::some_time, env = "GPURESID_SAMPLE", hide_env_values = true)]
     pub sample: Duration,
     /// Print nothing; the exit code and the reports say it
-    #[arg(long, short, env = "GPURESID_QUIET", value_parser = FalseyValueParser::new())]
+    #[arg(long, short, env = "GPURESID_QUIET", hide_env_values = true, value_parser = FalseyValueParser::new())]
     pub quiet: bool,
     /// What counts as residue.
     #[command(flatten)]
     pub limits: LimitArgs,
-    /// The command and its arguments, best after `--`
-    #[arg(value_name = "COMMAND", trailing_var_arg = true)]
-    pub command: Vec<OsString>,
 }
 
 /// `snapshot`.
@@ -258,8 +298,9 @@ pub struct DiffArgs {
     /// A later snapshot [default: now]
     #[arg(value_name = "AFTER")]
     pub after: Option<PathBuf>,
-    /// Whom to charge [default: new; run if the marker of `snapshot --env` is known]
-    #[arg(long, env = "GPURESID_SCOPE")]
+    /// Whom to charge: run (what carries the marker of `snapshot --env`), new (every new process) or device (all growth)
+    /// [default: run if somebody has the marker, else new]
+    #[arg(long, hide_possible_values = true, env = "GPURESID_SCOPE", hide_env_values = true)]
     pub scope: Option<ScopeArg>,
     /// Write JSON
     #[arg(long)]

@@ -10,10 +10,10 @@ pub fn error(error: &clap::Error) -> anyhow::Error {
     let message = paragraphs.next().unwrap_or_default();
     let message = message.strip_prefix("error: ").unwrap_or(message).trim_end();
     let mut hints = Vec::new();
-    if error.kind() == ErrorKind::InvalidSubcommand {
-        if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) {
-            hints.push(format!("to run a program and check it: gpuresid check -- {word}"));
-        }
+    if error.kind() == ErrorKind::InvalidSubcommand
+        && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand)
+    {
+        hints.push(format!("to run a program and check it: gpuresid check -- {word}"));
     }
     for paragraph in paragraphs {
         for line in paragraph.lines() {

@@ -7,7 +7,7 @@ use crate::{
     exit::Ending,
     judge,
     model::{Gap, Launch, Observation, Scope, Snapshot, Trace, schema},
-    observe::{select::Selection, session::Session},
+    observe::{marker::snapshot_id, select::Selection, session::Session},
     report::{Style, json, load, table},
 };
 use std::{collections::BTreeSet, path::Path};
@@ -28,7 +28,7 @@ pub(super) fn run(global: &Global, args: &DiffArgs) -> anyhow::Result<Ending> {
         only_selected(global, &mut before, &mut after)?;
     }
     comparable(&before, &after)?;
-    let run_id = marker::run_id(&before.boot_id, before.observer.id);
+    let run_id = snapshot_id(&before.boot_id, before.observer.id);
     let scope = match args.scope {
         Some(scope) => scope.into(),
         None if marker::is_known(&run_id, &after) => Scope::Run,

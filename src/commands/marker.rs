@@ -1,16 +1,10 @@
 //! The marker of `snapshot --env`: a value in the environment of what is started after the snapshot, by which `diff`
 //! knows whose a process is.
 
-use crate::model::{BootId, ProcId, Process, Snapshot};
+use crate::model::{Process, Snapshot};
 use std::env;
 
 const NAME: &str = "GPURESID_RUN_ID";
-
-/// The identity of a run: the first 8 of the boot id, PID and start time of the gpuresid that began it.
-pub(super) fn run_id(boot_id: &BootId, gpuresid: ProcId) -> String {
-    let boot: String = boot_id.0.chars().take(8).collect();
-    format!("{boot}-{}-{}", gpuresid.pid, gpuresid.start_ticks)
-}
 
 /// The line for the shell. Inside an outer run its marker stays in front.
 pub(super) fn export_line(run_id: &str) -> String {
@@ -39,12 +33,6 @@ fn marker_of(process: &Process) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_run_id_names_boot_pid_and_start() {
-        let boot = BootId("0d5c1c2a-1111-2222-3333-444444444444".into());
-        assert_eq!(run_id(&boot, ProcId { pid: 4711, start_ticks: 99 }), "0d5c1c2a-4711-99");
-    }
 
     #[test]
     fn nothing_that_a_shell_would_act_on_is_plain() {

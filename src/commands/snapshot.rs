@@ -4,7 +4,7 @@ use super::{driver_is_slow, marker, session_options, stdout};
 use crate::{
     cli::{Global, SnapshotArgs},
     exit::{self, Ending},
-    observe::session::Session,
+    observe::{marker::snapshot_id, session::Session},
     report::{json, pending::Pending},
 };
 
@@ -22,7 +22,7 @@ pub(super) fn run(global: &Global, args: &SnapshotArgs) -> anyhow::Result<Ending
         }
     }
     if args.env {
-        let line = marker::export_line(&marker::run_id(&snapshot.boot_id, snapshot.observer.id));
+        let line = marker::export_line(&snapshot_id(&snapshot.boot_id, snapshot.observer.id));
         stdout::print(|out| writeln!(out, "{line}"))?;
     }
     Ok(Ending::Code(exit::CLEAN))

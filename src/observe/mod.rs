@@ -1,6 +1,7 @@
 //! Reading the world: NVML through [`driver`], processes through [`proc`]. Nothing here judges.
 
 pub mod driver;
+pub mod marker;
 pub mod proc;
 pub mod select;
 pub mod session;

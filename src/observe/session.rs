@@ -4,6 +4,7 @@
 use super::{
     SnapshotParts, assemble,
     driver::{Client, Inventory, Message, Options, Placement, Source},
+    marker,
     proc::{ProcOptions, ProcReader, Scan},
     select::Selection,
 };
@@ -110,6 +111,7 @@ impl Session {
         let mut scan = scan.unwrap_or_else(|| self.reader.scan(&listed_pids(&look)));
         self.complete(&mut scan, &look);
         let observer = self.observer();
+        marker::look_for_watchers(&self.reader, &self.boot_id, observer.pid_namespace, &mut scan.processes);
         Ok(assemble(SnapshotParts {
             inventory: &self.inventory,
             selected: &self.selected,

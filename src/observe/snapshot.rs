@@ -1,7 +1,10 @@
 //! Joins what the driver and `/proc` said into one [`Snapshot`].
 
 use super::{driver::Inventory, proc::Scan};
-use crate::model::{BootId, Device, DeviceLook, Gap, Look, Observer, Snapshot, Uuid, schema};
+use crate::{
+    model::{BootId, Device, DeviceLook, Gap, Look, Observer, Snapshot, Uuid, schema},
+    text,
+};
 
 /// The parts of a snapshot.
 pub struct SnapshotParts<'a> {
@@ -43,10 +46,14 @@ pub fn assemble(parts: SnapshotParts<'_>) -> Snapshot {
         let tool = |id| observer.tool_processes.contains(&id) || observer.id == id;
         gaps.extend(scan.gaps);
         uninspected = scan.uninspected.into_iter().filter(|u| !tool(u.id)).collect();
-        let (ours, others): (Vec<_>, Vec<_>) = scan.processes.into_iter().partition(|p| tool(p.id));
+        let (ours, mut others): (Vec<_>, Vec<_>) = scan.processes.into_iter().partition(|p| tool(p.id));
         if observer.nvml_client_files.is_none() {
             observer.nvml_client_files =
                 ours.into_iter().filter_map(|p| p.files).filter(|f| f.total() > 0).max_by_key(|f| f.total());
+        }
+        // A snapshot is a file that people hand on: the values of secrets end here.
+        for process in &mut others {
+            process.argv = text::display_argv(&process.argv);
         }
         others
     });

@@ -21,12 +21,9 @@ pub fn check(report: &Report, style: &Style, out: &mut dyn Write) -> io::Result<
     let mut page = Page { style, out, devices };
     headline(&mut page, report)?;
     if report.verdict == Verdict::Clean {
-        // Nothing is wrong, so only what a reader would want to know anyway follows.
+        // Nothing is wrong. What was not seen did not matter, or the verdict would be another; it is in the JSON.
         for finding in &report.findings {
             page.paragraph("  note: ", &finding.text)?;
-        }
-        for gap in &report.gaps {
-            page.paragraph("  not seen: ", &gap.to_string())?;
         }
         return Ok(());
     }
@@ -105,7 +102,7 @@ fn residue_sentence(report: &Report) -> String {
     let least = if exact { "" } else { "at least " };
     let what = match report.command {
         Some(_) => "of GPU memory did not come back",
-        None => "of GPU memory are held that were not held before",
+        None => "of GPU memory is held that was not held before",
     };
     let place = match left.as_slice() {
         [one] => words::device(one.index, &one.uuid),
@@ -117,7 +114,14 @@ fn residue_sentence(report: &Report) -> String {
             parts.join(", ")
         }
     };
-    format!("{least}{sum} {what} ({place})")
+    format!("{least}{sum} {what} ({place}; limit {})", limit(report))
+}
+
+fn limit(report: &Report) -> String {
+    match report.limits.max_residue_rate_percent {
+        Some(percent) => format!("{} or {percent}% of the peak", report.limits.max_residue),
+        None => report.limits.max_residue.to_string(),
+    }
 }
 
 fn inconclusive_sentence(report: &Report) -> String {
@@ -158,30 +162,35 @@ fn command(page: &mut Page<'_>, report: &Report) -> io::Result<()> {
 }
 
 fn device_table(page: &mut Page<'_>, report: &Report) -> io::Result<()> {
-    let mut grid = Grid::new([
-        Column::left("DEVICE"),
-        Column::flexible("NAME"),
-        Column::right("BEFORE"),
-        Column::right("PEAK"),
-        Column::right("NOW"),
-        Column::right("CHARGED"),
-        Column::left("VERDICT"),
-    ]);
+    // Between two snapshots nobody looked, so there is no peak to show.
+    let with_peak = report.command.is_some();
+    let mut columns = vec![Column::left("DEVICE"), Column::flexible("NAME"), Column::right("BEFORE")];
+    if with_peak {
+        columns.push(Column::right("PEAK"));
+    }
+    columns.extend([Column::right("NOW"), Column::right("CHARGED"), Column::left("VERDICT")]);
+    let mut grid = Grid::new(columns);
     for d in &report.devices {
-        grid.row([
+        let mut row = vec![
             words::device(d.index, &d.uuid),
             d.name.clone().unwrap_or_else(|| "?".into()),
             words::amount(d.used_before_bytes),
-            words::amount(d.peak_bytes),
+        ];
+        if with_peak {
+            row.push(words::amount(d.peak_bytes));
+        }
+        row.extend([
             words::amount(d.used_after_bytes),
             words::interval(d.charged_residue_bytes, d.charged_residue_max_bytes),
             verdict(d.verdict).into(),
         ]);
+        grid.row(row);
     }
     page.line("")?;
     grid.write(page.style, page.out)?;
+    // What decided for residue is the amount, which stands in the first line.
     let several = report.devices.len() > 1;
-    for d in report.devices.iter().filter(|d| d.verdict != Verdict::Clean) {
+    for d in report.devices.iter().filter(|d| d.verdict == Verdict::Inconclusive) {
         for because in &d.because {
             let lead = if several { format!("{}: ", words::device(d.index, &d.uuid)) } else { String::new() };
             page.paragraph("- ", &format!("{lead}{because}"))?;

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 /// Columns between two columns.
 const GAP: usize = 2;
 /// Room for the flexible column where the output is no terminal.
-const PLAIN_ROOM: usize = 100;
+const PLAIN_ROOM: usize = 60;
 /// The flexible column never gets narrower; the line then runs over the edge.
 const LEAST_ROOM: usize = 10;
 

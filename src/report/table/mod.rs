@@ -5,6 +5,8 @@ mod check;
 mod grid;
 mod parts;
 mod status;
+#[cfg(test)]
+mod tests;
 
 pub use check::check;
 pub use status::status;

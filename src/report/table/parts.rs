@@ -69,7 +69,11 @@ impl Page<'_> {
                 if several {
                     row.push(on);
                 }
-                row.extend([memory, once(words::cause(holder.cause).into()), once(holder.command.clone())]);
+                row.extend([
+                    memory,
+                    once(words::cause(holder.cause).into()),
+                    once(without_directory(&holder.command).into()),
+                ]);
                 grid.row(row);
             }
         }
@@ -97,9 +101,6 @@ impl Page<'_> {
             let inner = holder.inner_pid.map(|pid| format!(", PID {pid} inside its container")).unwrap_or_default();
             let name = self.style.bold(&format!("PID {}", holder.pid));
             writeln!(self.out, "\n{name}{inner}: {}", words::cause(holder.cause))?;
-            if holder.why.is_empty() {
-                self.paragraph("  - ", words::meaning(holder.cause))?;
-            }
             if !holder.command.is_empty() {
                 self.paragraph("  command: ", &holder.command)?;
             }
@@ -107,6 +108,9 @@ impl Page<'_> {
                 && !holder.why.iter().any(|why| why.contains(launcher.as_str()))
             {
                 self.paragraph("  started by: ", launcher)?;
+            }
+            if holder.why.is_empty() {
+                self.paragraph("  - ", words::meaning(holder.cause))?;
             }
             for why in &holder.why {
                 self.paragraph("  - ", why)?;
@@ -188,6 +192,15 @@ impl Page<'_> {
             self.paragraph(&indent, &format!("Disturbs: {}", step.disturbs))?;
         }
         Ok(())
+    }
+}
+
+/// A column has no room for where the interpreter lives.
+fn without_directory(command: &str) -> &str {
+    let program = command.split(' ').next().unwrap_or(command);
+    match program.rfind('/') {
+        Some(slash) if program.starts_with('/') => command.get(slash + 1..).unwrap_or(command),
+        _ => command,
     }
 }
 

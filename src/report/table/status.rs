@@ -55,7 +55,7 @@ fn headline(page: &mut Page<'_>, report: &StatusReport) -> io::Result<()> {
     let sum = |of: fn(&DeviceStatus) -> Option<Bytes>| counted.iter().map(|d| of(d)).sum::<Option<Bytes>>();
     let used = match (sum(|d| d.used_bytes), sum(|d| d.total_bytes)) {
         (Some(used), Some(total)) => format!("{used} of {total} in use on {on}"),
-        _ => format!("memory in use on {on} could not be read in full"),
+        _ => format!("what is in use on {on} could not be read in full"),
     };
     let mut versions = Vec::new();
     versions.extend(report.driver_version.as_ref().map(|v| format!("driver {v}")));

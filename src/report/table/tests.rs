@@ -1,0 +1,404 @@
+//! Whole pictures, compared to the last character: what a person sees is the product.
+
+use super::{check, status};
+use crate::{
+    model::{
+        Advice, BootId, Bytes, Cause, CommandReport, DeviceReport, DeviceStatus, Finding, FindingKind, Gap, Ghost,
+        Held, Holder, Limits, Lineage, Report, Scope, SettleEnd, StatusReport, Uuid, Verdict, schema,
+    },
+    report::Style,
+};
+
+const PLAIN: Style = Style { width: None, color: false };
+const NARROW: Style = Style { width: Some(80), color: false };
+
+fn gpu(index: u32) -> Uuid {
+    Uuid(format!("GPU-{index}"))
+}
+
+fn device(index: u32, verdict: Verdict, low: u64, high: Option<u64>) -> DeviceReport {
+    DeviceReport {
+        index,
+        uuid: gpu(index),
+        name: Some("NVIDIA H200".into()),
+        verdict,
+        total_bytes: Some(Bytes::mib(143_771)),
+        reserved_bytes: Some(Bytes::mib(615)),
+        used_before_bytes: Some(Bytes::ZERO),
+        used_after_bytes: Some(Bytes::mib(low)),
+        free_bytes: Some(Bytes::mib(143_156 - low)),
+        peak_bytes: Some(Bytes::mib(10_758)),
+        command_peak_bytes: Some(Bytes::mib(10_750)),
+        charged_residue_bytes: Bytes::mib(low),
+        charged_residue_max_bytes: high.map(Bytes::mib),
+        residue_rate: None,
+        unaccounted_bytes: Some(0),
+        because: Vec::new(),
+    }
+}
+
+fn report(verdict: Verdict, devices: Vec<DeviceReport>) -> Report {
+    Report {
+        schema: schema::REPORT.into(),
+        tool_version: "0.1.0".into(),
+        taken_at: "2026-11-30T02:00:00Z".into(),
+        run_id: "0d5c1c2a-1-2".into(),
+        boot_id: BootId("0d5c1c2a".into()),
+        host: None,
+        uid: 1000,
+        simulated: false,
+        driver_version: Some("580.159.04".into()),
+        verdict,
+        exit_code: 0,
+        command: Some(CommandReport {
+            argv: vec!["python".into(), "train.py".into()],
+            exit_code: Some(0),
+            signal: None,
+            timed_out: false,
+            seconds: Some(12.34),
+        }),
+        scope: Scope::Run,
+        limits: Limits::default(),
+        settled_seconds: Some(12.0),
+        settle_end: Some(SettleEnd::Unchanged),
+        survivors: Vec::new(),
+        devices,
+        holders: Vec::new(),
+        ghosts: Vec::new(),
+        findings: Vec::new(),
+        advice: Vec::new(),
+        gaps: Vec::new(),
+        events: Vec::new(),
+    }
+}
+
+fn holder(pid: u32, cause: Cause, lineage: Lineage, devices: Vec<Held>) -> Holder {
+    Holder {
+        pid,
+        start_ticks: Some(1),
+        inner_pid: None,
+        user: Some("alice".into()),
+        uid: Some(1000),
+        command: "/usr/bin/python train.py --epochs 3".into(),
+        state: Some("sleeping".into()),
+        age_seconds: Some(125),
+        ppid: Some(1),
+        launcher: None,
+        launcher_gone: None,
+        cgroup: None,
+        cause,
+        lineage,
+        why: Vec::new(),
+        devices,
+    }
+}
+
+fn held(index: u32, mib: Option<u64>) -> Held {
+    Held { uuid: gpu(index), held_bytes: mib.map(Bytes::mib), open_files: Some(23) }
+}
+
+fn checked(report: &Report, style: Style) -> String {
+    let mut out = Vec::new();
+    check(report, &style, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+fn seen(report: &StatusReport, style: Style) -> String {
+    let mut out = Vec::new();
+    status(report, &style, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn a_clean_check_is_one_line() {
+    let clean = report(Verdict::Clean, vec![device(0, Verdict::Clean, 0, Some(0))]);
+    assert_eq!(checked(&clean, NARROW), "gpuresid: clean: all GPU memory came back (the command's peak: 10.5 GiB)\n");
+    let mut idle = device(1, Verdict::Clean, 0, Some(0));
+    idle.command_peak_bytes = None;
+    let two = report(Verdict::Clean, vec![device(0, Verdict::Clean, 0, Some(0)), idle]);
+    assert_eq!(
+        checked(&two, NARROW),
+        "gpuresid: clean: all GPU memory came back (the command's peak: 10.5 GiB on GPU 0)\n"
+    );
+    let mut failed = report(Verdict::Clean, vec![device(0, Verdict::Clean, 3, Some(3))]);
+    failed.simulated = true;
+    failed.command.as_mut().unwrap().exit_code = Some(3);
+    assert_eq!(
+        checked(&failed, NARROW),
+        "gpuresid (simulated GPU): clean: 3.0 MiB of GPU memory stay, within the limit of 16 MiB (the command's peak: \
+         10.5 GiB); the command exited with 3\n"
+    );
+    let mut partly = clean.clone();
+    partly.gaps = vec![Gap::new("/proc", "a process of another user")];
+    assert_eq!(checked(&partly, NARROW), checked(&clean, NARROW));
+    let colour = Style { color: true, ..NARROW };
+    assert!(checked(&clean, colour).starts_with("gpuresid: \u{1b}[1m\u{1b}[32mclean\u{1b}[0m: "));
+}
+
+#[test]
+fn residue_at_80_columns() {
+    let mut dirty = report(Verdict::Residue, vec![device(0, Verdict::Residue, 5738, Some(5738))]);
+    let mut copy = holder(452, Cause::ForkedCopy, Lineage::Own, vec![held(0, Some(5738))]);
+    copy.why = vec![
+        "it is not listed itself, has 23 open files on the GPU, and NVML still lists PID 427, which is gone: it keeps \
+         that process's memory"
+            .into(),
+    ];
+    copy.inner_pid = Some(7);
+    let neighbour = holder(99, Cause::InUse, Lineage::Foreign, vec![held(0, Some(518))]);
+    dirty.holders = vec![copy, neighbour];
+    dirty.ghosts = vec![Ghost {
+        pid: 427,
+        device_uuid: gpu(0),
+        bytes: Some(Bytes::mib(5738)),
+        lineage: Lineage::Own,
+        command: Some("python train.py".into()),
+        impostor: None,
+        candidates: vec![452],
+    }];
+    dirty.findings = vec![Finding {
+        kind: FindingKind::StillRunning,
+        device_uuid: None,
+        bytes: None,
+        text: "1 process of the command still runs (PID 452).".into(),
+    }];
+    dirty.gaps = vec![Gap::new("process 88", "its files may not be read")];
+    dirty.advice = vec![
+        Advice {
+            command: Some("kill 452".into()),
+            why: "end the copy and give back 5738 MiB".into(),
+            disturbs: "PID 452 (python train.py)".into(),
+        },
+        Advice { command: None, why: "next time: start workers before CUDA".into(), disturbs: "nobody".into() },
+    ];
+    assert_eq!(
+        checked(&dirty, NARROW),
+        "\
+gpuresid: residue: 5738 MiB of GPU memory did not come back (GPU 0; limit 16 MiB)
+  command: python train.py (exited with 0, ran 12.3 s, waited 12.0 s: what is
+           left no longer changes)
+
+DEVICE  NAME         BEFORE      PEAK       NOW   CHARGED  VERDICT
+GPU 0   NVIDIA H200     0 B  10.5 GiB  5738 MiB  5738 MiB  residue
+
+Left by the command
+PID  USER     AGE  STATE       MEMORY  CAUSE        COMMAND
+452  alice  2 min  sleeping  5738 MiB  forked copy  python train.py --epochs 3
+
+PID 452, PID 7 inside its container: forked copy
+  command: /usr/bin/python train.py --epochs 3
+  - it is not listed itself, has 23 open files on the GPU, and NVML still lists
+    PID 427, which is gone: it keeps that process's memory
+
+Others on these GPUs, not charged
+PID  USER     AGE  STATE      MEMORY  CAUSE   COMMAND
+ 99  alice  2 min  sleeping  518 MiB  in use  python train.py --epochs 3
+
+Ended processes that the driver still lists
+- PID 427 on GPU 0: 5738 MiB, it was `python train.py`. Its memory is kept by
+  PID 452.
+
+Also found
+- 1 process of the command still runs (PID 452).
+
+Not seen
+- process 88: its files may not be read
+
+What to do
+ 1. kill 452
+    end the copy and give back 5738 MiB
+    Disturbs: PID 452 (python train.py)
+ 2. next time: start workers before CUDA
+    Disturbs: nobody
+"
+    );
+}
+
+#[test]
+fn inconclusive_says_between_what_and_why() {
+    let mut open = device(0, Verdict::Inconclusive, 0, Some(5738));
+    open.because = vec!["a neighbour grew".into()];
+    let mut blind = device(1, Verdict::Inconclusive, 0, None);
+    blind.used_after_bytes = None;
+    blind.because = vec!["its memory could not be read after the command".into()];
+    let text = checked(&report(Verdict::Inconclusive, vec![open, blind]), NARROW);
+    assert_eq!(
+        text,
+        "\
+gpuresid: inconclusive: cannot tell whether all GPU memory came back (GPU 0: 0 B to 5738 MiB, GPU 1 cannot be read)
+  command: python train.py (exited with 0, ran 12.3 s, waited 12.0 s: what is
+           left no longer changes)
+
+DEVICE  NAME         BEFORE      PEAK  NOW          CHARGED  VERDICT
+GPU 0   NVIDIA H200     0 B  10.5 GiB  0 B  0 B to 5738 MiB  inconclusive
+GPU 1   NVIDIA H200     0 B  10.5 GiB    ?      0 B or more  inconclusive
+- GPU 0: a neighbour grew
+- GPU 1: its memory could not be read after the command
+"
+    );
+}
+
+#[test]
+fn a_comparison_speaks_of_before() {
+    let mut more = report(Verdict::Residue, vec![device(0, Verdict::Residue, 518, Some(600))]);
+    more.command = None;
+    more.settled_seconds = None;
+    assert_eq!(
+        checked(&more, NARROW),
+        "\
+gpuresid: residue: at least 518 MiB of GPU memory is held that was not held before (GPU 0; limit 16 MiB)
+
+DEVICE  NAME         BEFORE      NOW             CHARGED  VERDICT
+GPU 0   NVIDIA H200     0 B  518 MiB  518 MiB to 600 MiB  residue
+"
+    );
+    let mut same = report(Verdict::Clean, vec![device(0, Verdict::Clean, 0, Some(0))]);
+    same.command = None;
+    same.devices[0].command_peak_bytes = None;
+    assert_eq!(checked(&same, NARROW), "gpuresid: clean: no GPU memory is held that was not held before\n");
+}
+
+#[test]
+fn how_the_command_died_is_said_once() {
+    let mut killed = report(Verdict::Clean, vec![device(0, Verdict::Clean, 0, Some(0))]);
+    let command = killed.command.as_mut().unwrap();
+    (command.exit_code, command.signal) = (None, Some(9));
+    assert_eq!(
+        checked(&killed, NARROW),
+        "gpuresid: clean: all GPU memory came back (the command's peak: 10.5 GiB); the command was ended by SIGKILL (9)\n"
+    );
+    killed.findings = vec![Finding {
+        kind: FindingKind::Died,
+        device_uuid: None,
+        bytes: None,
+        text: "The command was ended by signal 9.".into(),
+    }];
+    assert_eq!(
+        checked(&killed, NARROW),
+        "gpuresid: clean: all GPU memory came back (the command's peak: 10.5 GiB)\n  \
+         note: The command was ended by signal 9.\n"
+    );
+}
+
+fn status_device(index: u32, used: Option<u64>, listed: Option<u64>) -> DeviceStatus {
+    DeviceStatus {
+        index,
+        uuid: gpu(index),
+        name: Some("NVIDIA H200".into()),
+        pci: None,
+        total_bytes: used.map(|_| Bytes::mib(143_771)),
+        reserved_bytes: used.map(|_| Bytes::mib(615)),
+        used_bytes: used.map(Bytes::mib),
+        free_bytes: used.map(|used| Bytes::mib(143_156 - used)),
+        listed_bytes: listed.map(Bytes::mib),
+        unaccounted_bytes: used.zip(listed).map(|(u, l)| (i64::try_from(u).unwrap() - i64::try_from(l).unwrap()) << 20),
+        context_cost_bytes: Bytes::ZERO,
+    }
+}
+
+fn status_report(devices: Vec<DeviceStatus>, holders: Vec<Holder>) -> StatusReport {
+    StatusReport {
+        schema: schema::STATUS.into(),
+        tool_version: "0.1.0".into(),
+        taken_at: "2026-11-30T02:00:00Z".into(),
+        boot_id: BootId("0d5c1c2a".into()),
+        host: None,
+        simulated: false,
+        driver_version: Some("580.159.04".into()),
+        cuda_version: Some("13.0".into()),
+        devices,
+        holders,
+        ghosts: Vec::new(),
+        findings: Vec::new(),
+        advice: Vec::new(),
+        gaps: Vec::new(),
+    }
+}
+
+#[test]
+fn status_of_a_quiet_machine() {
+    let mut quiet = status_report(vec![status_device(0, Some(0), Some(0))], Vec::new());
+    assert_eq!(
+        seen(&quiet, NARROW),
+        "\
+GPU memory: 0 B of 140.4 GiB in use on 1 GPU (driver 580.159.04, CUDA 13.0)
+Nothing stands out.
+
+DEVICE  NAME             TOTAL       FREE  USED =  LISTED +  UNLISTED
+GPU 0   NVIDIA H200  140.4 GiB  139.8 GiB     0 B       0 B       0 B
+"
+    );
+    quiet.simulated = true;
+    assert!(seen(&quiet, NARROW).starts_with("Simulated GPU, not a real one: 0 B of 140.4 GiB in use on 1 GPU ("));
+    // What was not seen may be anything, so nothing is said about it.
+    quiet.gaps = vec![Gap::new("/proc", "hidden")];
+    assert!(!seen(&quiet, NARROW).contains("stands out"));
+}
+
+#[test]
+fn status_names_holders_on_the_devices_where_they_hold() {
+    let stopped = holder(678, Cause::Stopped, Lineage::Unknown, vec![held(0, Some(2048)), held(1, Some(518))]);
+    let elsewhere = holder(700, Cause::InUse, Lineage::Unknown, vec![held(0, None), held(1, Some(1024))]);
+    let unclear = holder(701, Cause::ExportedHandle, Lineage::Unknown, vec![held(0, None), held(1, None)]);
+    let two = status_report(
+        vec![status_device(0, Some(2100), Some(2048)), status_device(1, None, None)],
+        vec![stopped, elsewhere, unclear],
+    );
+    assert_eq!(
+        seen(&two, PLAIN),
+        "\
+GPU memory: what is in use on 2 GPUs could not be read in full (driver 580.159.04, CUDA 13.0)
+Look at PID 678 (stopped, 2566 MiB) and PID 701 (shared handle).
+
+DEVICE  NAME             TOTAL       FREE    USED =  LISTED +  UNLISTED
+GPU 0   NVIDIA H200  140.4 GiB  137.8 GiB  2100 MiB  2048 MiB    52 MiB
+GPU 1   NVIDIA H200          ?          ?         ?         ?         ?
+
+Who holds it
+PID  USER     AGE  STATE     ON              MEMORY  CAUSE          COMMAND
+678  alice  2 min  sleeping  GPU 0         2048 MiB  stopped        python train.py --epochs 3
+                             GPU 1          518 MiB
+700  alice  2 min  sleeping  GPU 1         1024 MiB  in use         python train.py --epochs 3
+701  alice  2 min  sleeping  GPU 0, GPU 1         ?  shared handle  python train.py --epochs 3
+
+PID 678: stopped
+  command: /usr/bin/python train.py --epochs 3
+  - it is stopped (Ctrl-Z or SIGSTOP), and keeps its memory until it goes on or is killed
+
+PID 701: shared handle
+  command: /usr/bin/python train.py --epochs 3
+  - it keeps a handle to memory that another process allocated and shared
+"
+    );
+}
+
+#[test]
+fn a_strangers_words_never_act() {
+    let mut evil = holder(1, Cause::Stopped, Lineage::Unknown, vec![held(0, Some(1))]);
+    evil.command = "x\u{1b}[2J\ny".into();
+    evil.user = Some("a\tb".into());
+    evil.state = Some("s\u{7}".into());
+    evil.launcher = Some("l\u{9b}31m (4)".into());
+    evil.why = vec!["w\r".into()];
+    let mut report = status_report(vec![status_device(0, Some(1), Some(1))], vec![evil]);
+    report.driver_version = Some("1\u{1b}]0;t\u{7}".into());
+    report.devices[0].name = Some("n\u{202e}".into());
+    report.ghosts = vec![Ghost {
+        pid: 2,
+        device_uuid: Uuid("GPU-\u{1b}".into()),
+        bytes: None,
+        lineage: Lineage::Unknown,
+        command: Some("g\u{1b}".into()),
+        impostor: Some("i\u{1b}".into()),
+        candidates: vec![],
+    }];
+    report.advice =
+        vec![Advice { command: Some("kill 1\u{1b}\n".into()), why: "y\u{1b}".into(), disturbs: "d\u{1b}".into() }];
+    report.gaps = vec![Gap::new("a\u{1b}", "r\u{1b}")];
+    report.findings = vec![Finding { kind: FindingKind::Note, device_uuid: None, bytes: None, text: "f\u{1b}".into() }];
+    for style in [PLAIN, NARROW] {
+        let text = seen(&report, style);
+        assert!(!text.contains(|c: char| c.is_control() && c != '\n' || c == '\u{202e}'), "{text:?}");
+        assert!(text.contains("x\\x1b[2J\\ny"), "{text}");
+    }
+}

@@ -1,0 +1,174 @@
+//! `snapshot` and `diff` against a fake machine: the same in two steps as `check` in one.
+#![allow(clippy::unwrap_used, reason = "a helper that fails fails the test")]
+
+mod support;
+
+use serde_json::{Value, json};
+use std::fs;
+use support::Rig;
+
+/// Takes a snapshot into a file of the rig.
+fn snapshot(rig: &Rig, name: &str) -> String {
+    let path = rig.path(name).display().to_string();
+    rig.run(&format!("snapshot -o {path}")).expect_code(0);
+    path
+}
+
+/// Changes a stored snapshot.
+fn edit(path: &str, change: impl FnOnce(&mut Value)) {
+    let mut value: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    change(&mut value);
+    fs::write(path, value.to_string()).unwrap();
+}
+
+#[test]
+fn nothing_new_is_clean_and_a_new_holder_is_residue() {
+    let rig = Rig::new();
+    let _old = rig.start("alloc 0 1GiB ready old hold");
+    rig.wait_for("old");
+    let before = snapshot(&rig, "before.json");
+    let clean = rig.run(&format!("diff {before}"));
+    assert_eq!(clean.expect_code(0).stdout, "gpuresid: clean: no GPU memory is held that was not held before\n");
+
+    let new = rig.start("alloc 0 2GiB ready new hold");
+    let pid = rig.wait_for("new");
+    let dirty = rig.run(&format!("diff {before}"));
+    dirty.expect_code(121);
+    assert!(
+        dirty.stdout.starts_with(
+            "gpuresid: residue: 2566 MiB of GPU memory is held that was not held before (GPU 0; limit 16 MiB)\n"
+        ),
+        "{}",
+        dirty.stdout
+    );
+    let report = rig.run(&format!("diff {before} --json")).json();
+    assert_eq!(report["schema"], "gpuresid.report/1");
+    assert_eq!(report["scope"], "new");
+    assert_eq!(report["command"], Value::Null);
+    assert_eq!(report["exit_code"], 121);
+    assert_eq!(report["devices"][0]["charged_residue_bytes"], 2566_u64 << 20);
+    assert_eq!(report["holders"][0]["pid"], pid);
+    assert_eq!(report["holders"][0]["lineage"], "own");
+
+    // The limits are those of a check.
+    rig.run(&format!("diff {before} --max-residue 3GiB")).expect_code(0);
+    rig.run(&format!("diff {before} --warn-only")).expect_code(0);
+
+    // Two stored snapshots say the same as the first and now.
+    let after = snapshot(&rig, "after.json");
+    let stored = rig.run(&format!("diff {before} {after} --json")).json();
+    assert_eq!(stored["devices"][0]["charged_residue_bytes"], report["devices"][0]["charged_residue_bytes"]);
+    assert_eq!(stored["holders"], later(report["holders"].clone(), &stored["holders"]));
+
+    // The negative control.
+    new.kill();
+    rig.run(&format!("diff {before}")).expect_code(0);
+}
+
+/// The holders with the ages of others, which grow meanwhile.
+fn later(mut holders: Value, others: &Value) -> Value {
+    for (holder, other) in holders.as_array_mut().unwrap().iter_mut().zip(others.as_array().unwrap()) {
+        holder["age_seconds"] = other["age_seconds"].clone();
+    }
+    holders
+}
+
+#[test]
+fn the_marker_of_a_snapshot_tells_own_from_others() {
+    let rig = Rig::new();
+    let before = rig.path("before.json").display().to_string();
+    let line = rig.run(&format!("snapshot -o {before} --env")).expect_code(0).stdout.clone();
+    let marker = line.trim_end().strip_prefix("export GPURESID_RUN_ID=").unwrap().to_owned();
+    let mut own = std::process::Command::new("python3");
+    own.args(&rig.program("alloc 0 1GiB ready own hold")[1..]).env("GPURESID_RUN_ID", marker);
+    own.env("FAKE_NVML_LEDGER", rig.ledger.directory()).env("FAKE_DEV", rig.dev());
+    let _own = rig.launch(own);
+    let own = rig.wait_for("own");
+    let _other = rig.start("alloc 0 4GiB ready other hold");
+    rig.wait_for("other");
+    let report = rig.run(&format!("diff {before} --json")).json();
+    assert_eq!(report["scope"], "run");
+    assert_eq!(report["devices"][0]["charged_residue_bytes"], (1024_u64 + 518) << 20);
+    let lineage = |pid: u32| {
+        let holders = report["holders"].as_array().unwrap();
+        holders.iter().find(|h| h["pid"] == pid).map(|h| h["lineage"].clone())
+    };
+    assert_eq!(lineage(own), Some(json!("own")));
+    // Asked for, everything new counts.
+    let all = rig.run(&format!("diff {before} --json --scope new")).json();
+    assert_eq!(all["devices"][0]["charged_residue_bytes"], (1024_u64 + 518 + 4096 + 518) << 20);
+}
+
+#[test]
+fn what_does_not_compare_is_refused() {
+    let rig = Rig::new();
+    let refused = |change: fn(&mut Value), words: &str| {
+        let before = snapshot(&rig, "before.json");
+        edit(&before, change);
+        let end = rig.run(&format!("diff {before}"));
+        end.expect_code(125);
+        assert!(end.stderr.starts_with(&format!("error: {words}")), "{}", end.stderr);
+        assert!(end.stderr.contains("\n\nhint: "), "{}", end.stderr);
+        assert_eq!(end.stdout, "");
+    };
+    refused(
+        |s| s["boot_id"] = json!("00000000-0000-0000-0000-000000000000"),
+        "the snapshots do not compare: the machine was started anew between them\n",
+    );
+    refused(
+        |s| s["host"] = json!("elsewhere.example"),
+        "the snapshots do not compare: the first is of the machine elsewhere.example, the second of ",
+    );
+    refused(
+        |s| s["devices"][0]["look"]["memory"]["api"] = json!("v1"),
+        "the snapshots do not compare: the driver counted the memory of GPU 0 differently in the two",
+    );
+    refused(
+        |s| s["driver"]["source"] = json!("simulated"),
+        "the snapshots do not compare: one is of a simulated GPU, the other of a real one\n",
+    );
+    refused(
+        |s| s["taken_at"] = json!("2999-01-01T00:00:00Z"),
+        "the first snapshot (2999-01-01T00:00:00Z) was taken after",
+    );
+    refused(
+        |s| {
+            s["devices"][0]["identity"]["uuid"] = json!("GPU-gone");
+            s["devices"][0]["look"]["uuid"] = json!("GPU-gone");
+        },
+        "no GPU of ",
+    );
+}
+
+#[test]
+fn a_snapshot_is_put_in_place_at_once_and_only_when_it_is_whole() {
+    let rig = Rig::new();
+    let path = snapshot(&rig, "s.json");
+    let old = fs::read(&path).unwrap();
+    rig.init_answers(9);
+    rig.run(&format!("snapshot -o {path}")).expect_code(125);
+    assert_eq!(fs::read(&path).unwrap(), old, "a failure leaves the old one");
+    rig.clear_faults();
+    let printed = rig.run("snapshot").json();
+    assert_eq!(printed["schema"], "gpuresid.snapshot/1");
+    rig.run("snapshot --env").expect_code(125);
+}
+
+#[test]
+fn only_the_chosen_gpu_is_compared() {
+    let rig = Rig::with_gpus(2);
+    let before = snapshot(&rig, "before.json");
+    let _new = rig.start("alloc 1 1GiB ready up hold");
+    rig.wait_for("up");
+    let after = snapshot(&rig, "after.json");
+    for now in ["", after.as_str()] {
+        let devices = |selection: &str| {
+            let end = rig.run(&format!("diff {before} {now} --json {selection}"));
+            let all = end.json()["devices"].as_array().unwrap().clone();
+            (end.code.unwrap(), all.iter().map(|d| d["index"].as_u64().unwrap()).collect::<Vec<_>>())
+        };
+        assert_eq!(devices(""), (121, vec![0, 1]));
+        assert_eq!(devices("-i 1"), (121, vec![1]));
+        assert_eq!(devices("-i 0"), (0, vec![0]));
+    }
+}

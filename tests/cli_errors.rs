@@ -1,0 +1,238 @@
+//! What goes wrong on the command line, whole binary: each bad input says what is wrong and what to do, exits with 125,
+//! and starts nothing.
+
+mod support;
+
+use std::{ffi::OsStr, fs};
+use support::{Finished, Rig};
+
+const MORE: &str = "more: gpuresid --help, gpuresid COMMAND --help\n";
+
+/// The exact words on stderr; nothing on stdout; exit code 125.
+#[track_caller]
+fn refused(end: &Finished, words: &str) {
+    end.expect_code(125);
+    assert_eq!(end.stderr, words);
+    assert_eq!(end.stdout, "");
+}
+
+fn run(rig: &Rig, arguments: &[&dyn AsRef<OsStr>]) -> Finished {
+    rig.launch(rig.gpuresid(arguments.iter().map(|a| a.as_ref()))).wait()
+}
+
+#[test]
+fn nonsense_on_the_command_line() {
+    let rig = Rig::new();
+    for (arguments, words) in [
+        ("check", "there is no command to check\n\nhint: write it after `--`: gpuresid check -- python train.py\n"),
+        ("check --", "there is no command to check\n\nhint: write it after `--`: gpuresid check -- python train.py\n"),
+        (
+            "check --max-residue 16 -- true",
+            "invalid value '16' for '--max-residue <SIZE|PCT>': the unit is missing; write a size like 500MiB or \
+             20GiB\n\nhint: more: gpuresid --help, gpuresid COMMAND --help\n",
+        ),
+        (
+            "check --max-residue 101% -- true",
+            "invalid value '101%' for '--max-residue <SIZE|PCT>': a percentage lies between 0% and 100%\n\nhint: more: \
+             gpuresid --help, gpuresid COMMAND --help\n",
+        ),
+        (
+            "check --max-unattributed 5GB -- true",
+            "invalid value '5GB' for '--max-unattributed <SIZE>': KB, MB and GB are ambiguous, units here are binary; \
+             write a size like 500MiB or 20GiB\n\nhint: more: gpuresid --help, gpuresid COMMAND --help\n",
+        ),
+        (
+            "check --max-residue-rate 200 -- true",
+            "invalid value '200' for '--max-residue-rate <PCT>': write a percentage between 0 and 100, such as \
+             5%\n\nhint: more: gpuresid --help, gpuresid COMMAND --help\n",
+        ),
+        (
+            "check --settle soon -- true",
+            "invalid value 'soon' for '--settle <DUR>': write a duration like 30s, 5m or 1h; a bare number is \
+             seconds\n\nhint: more: gpuresid --help, gpuresid COMMAND --help\n",
+        ),
+        (
+            "check --sample 0 -- true",
+            "invalid value '0' for '--sample <DUR>': it must be at least 1ms\n\nhint: more: gpuresid --help, gpuresid \
+             COMMAND --help\n",
+        ),
+        (
+            "check --report - -- true",
+            "invalid value '-' for '--report <[FORMAT:]PATH>': standard output belongs to the command; name a file, or \
+             write json:/dev/fd/3 with 3>FILE\n\nhint: more: gpuresid --help, gpuresid COMMAND --help\n",
+        ),
+        (
+            "check --report r.html -- true",
+            "invalid value 'r.html' for '--report <[FORMAT:]PATH>': this version writes no .html reports; it writes json \
+             and observation\n\nhint: more: gpuresid --help, gpuresid COMMAND --help\n",
+        ),
+        (
+            "status --fail-on tiredness",
+            "invalid value 'tiredness' for '--fail-on <CAUSE>': the causes are draining, stopped, half_dead, \
+             forked_copy, exported_handle, orphan, still_running, detached, grown_neighbour, new_neighbour, \
+             out_of_sight, in_use\n\nhint: more: gpuresid --help, gpuresid COMMAND --help\n",
+        ),
+        (
+            "train.py",
+            "unrecognized subcommand 'train.py'\n\nhint: to run a program and check it: gpuresid check -- \
+             train.py\nmore: gpuresid --help, gpuresid COMMAND --help\n",
+        ),
+        (
+            "--json check -- true",
+            "--json, --watch and --fail-on are options of `status` when they stand before the command; write them after \
+             it\n\nhint: more: gpuresid --help, gpuresid COMMAND --help\n",
+        ),
+    ] {
+        refused(&rig.run(arguments), &format!("error: {words}"));
+    }
+    let end = rig.run("status --jason");
+    refused(
+        &end,
+        &format!("error: unexpected argument '--jason' found\n\nhint: a similar argument exists: '--json'\n{MORE}"),
+    );
+    assert!(rig.calls().is_empty(), "no driver was asked");
+}
+
+#[test]
+fn a_variable_is_checked_like_an_option() {
+    let rig = Rig::new();
+    let mut command = rig.gpuresid(["check", "--", "true"]);
+    command.env("GPURESID_SETTLE", "soon");
+    refused(
+        &rig.launch(command).wait(),
+        "error: invalid value 'soon' for '--settle <DUR>': write a duration like 30s, 5m or 1h; a bare number is \
+         seconds\n\nhint: more: gpuresid --help, gpuresid COMMAND --help\n",
+    );
+}
+
+#[test]
+fn dangerous_options_are_no_variables() {
+    let rig = Rig::new();
+    let mut command = rig.gpuresid(["status", "--json"]);
+    for name in ["GPURESID_NVML_LIB", "GPURESID_PROCFS", "GPURESID_DEV", "GPURESID_REPORT"] {
+        command.env(name, rig.path("no-such"));
+    }
+    rig.launch(command).wait().expect_code(0);
+}
+
+#[test]
+fn an_unknown_gpu_is_refused_before_anything_starts() {
+    let rig = Rig::new();
+    let there_are = "there are:\n  GPU 0  NVIDIA H200  GPU-00000000-5a1e-4c0d-9e57-000000000000  00000000:0A:00.0\n";
+    refused(&rig.run("status -i 7"), &format!("error: no GPU is called `7`\n\nhint: {there_are}"));
+    let started = rig.path("started");
+    let end = run(&rig, &[&"check", &"-i", &"GPU-ffff", &"--", &"touch", &started]);
+    refused(&end, &format!("error: no GPU is called `GPU-ffff`\n\nhint: {there_are}"));
+    assert!(!started.exists());
+    let mut none = rig.gpuresid(["status", "--visible"]);
+    none.env("CUDA_VISIBLE_DEVICES", "");
+    refused(
+        &rig.launch(none).wait(),
+        &format!(
+            "error: CUDA_VISIBLE_DEVICES is ``, so a program would see no GPU\n\nhint: leave out --visible, or set \
+             CUDA_VISIBLE_DEVICES; {there_are}"
+        ),
+    );
+}
+
+#[test]
+fn a_report_that_cannot_be_written_starts_nothing() {
+    let rig = Rig::new();
+    let started = rig.path("started");
+    let shown = rig.path("").display().to_string();
+    let shown = shown.trim_end_matches('/');
+    let target = format!("{shown}/none/r.json");
+    refused(
+        &run(&rig, &[&"check", &"--report", &target, &"--", &"touch", &started]),
+        &format!(
+            "error: cannot write {shown}/none/r.json: there is no directory {shown}/none\n\nhint: make it first: mkdir -p \
+             {shown}/none\n"
+        ),
+    );
+    let directory = format!("json:{shown}");
+    refused(
+        &run(&rig, &[&"check", &"--report", &directory, &"--", &"touch", &started]),
+        &format!("error: cannot write {shown}: it is a directory\n\nhint: name a file in it: {shown}/report.json\n"),
+    );
+    let twice = format!("{shown}/r.json");
+    refused(
+        &run(&rig, &[&"check", &"--report", &twice, &"--report", &twice, &"--", &"touch", &started]),
+        &format!("error: two reports go to {shown}/r.json\n\nhint: give each --report a file of its own\n"),
+    );
+    assert!(!started.exists());
+    assert!(rig.calls().is_empty(), "no driver was asked");
+}
+
+#[test]
+fn snapshot_files_that_are_none() {
+    let rig = Rig::new();
+    let file = rig.path("b.json");
+    let shown = file.display();
+    let take = "\n\nhint: take one with: gpuresid snapshot -o before.json\n";
+    let refused_as = |words: &str| refused(&run(&rig, &[&"diff", &file]), &format!("error: {words}"));
+    refused_as(&format!("there is no file {shown}{take}"));
+    for (text, words) in [
+        ("", format!("{shown} is not JSON, or not all of it: EOF while parsing a value at line 1 column 0{take}")),
+        ("{}", format!("{shown} is no snapshot of gpuresid{take}")),
+        ("{\"schema\":\"gpuresid.report/1\"}", format!("{shown} is a report of gpuresid, no snapshot{take}")),
+        (
+            "{\"schema\":\"gpuresid.snapshot/2\"}",
+            format!(
+                "{shown} was made by a newer gpuresid (gpuresid.snapshot/2; this version reads \
+                 gpuresid.snapshot/1)\n\nhint: update gpuresid, or take the snapshot again with this version\n"
+            ),
+        ),
+        (
+            "{\"schema\":\"gpuresid.snapshot/1\"}",
+            format!("{shown} is a damaged snapshot: missing field `tool_version`\n"),
+        ),
+    ] {
+        fs::write(&file, text).unwrap();
+        refused_as(&words);
+    }
+    let target = rig.path("none/s.json");
+    let end = run(&rig, &[&"snapshot", &"-o", &target]);
+    assert!(end.stderr.contains("there is no directory"), "{}", end.stderr);
+    end.expect_code(125);
+}
+
+#[test]
+fn no_driver_no_library_no_proc() {
+    let rig = Rig::new();
+    let end = run(&rig, &[&"status", &"--procfs", &rig.dev()]);
+    end.expect_code(125);
+    assert!(end.stderr.starts_with(&format!("error: {} has no processes", rig.dev().display())), "{}", end.stderr);
+    for (code, word) in [(9, "driver"), (18, "version"), (4, "permi")] {
+        rig.init_answers(code);
+        let end = rig.run("status");
+        end.expect_code(125);
+        assert!(end.stderr.starts_with("error: ") && end.stderr.contains("\n\nhint: "), "{}", end.stderr);
+        assert!(end.stderr.to_lowercase().contains(word), "{}", end.stderr);
+        rig.clear_faults();
+    }
+    rig.run("status").expect_code(0);
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    let rig = Rig::new();
+    for arguments in ["--help", "check --help", "diff --help"] {
+        let end = rig.run(arguments);
+        end.expect_code(0);
+        assert!(end.stdout.contains(gpuresid::exit::TABLE), "{}", end.stdout);
+        assert_eq!(end.stderr, "");
+    }
+    assert_eq!(rig.run("--version").stdout, format!("gpuresid {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    use std::process::Stdio;
+    let rig = Rig::new();
+    for arguments in [&["status"][..], &["snapshot"], &["--help"]] {
+        let mut child = rig.gpuresid(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let end = child.wait_with_output().unwrap();
+        assert_eq!((end.status.code(), String::from_utf8_lossy(&end.stderr).as_ref()), (Some(0), ""));
+    }
+}

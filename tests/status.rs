@@ -1,0 +1,197 @@
+//! `status` against a fake machine with real processes.
+#![allow(clippy::panic, reason = "a helper that fails fails the test")]
+
+mod support;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use support::{Allocation, Rig, wait_until};
+
+/// The holder with this PID.
+#[track_caller]
+fn holder(status: &Value, pid: u32) -> &Value {
+    status["holders"]
+        .as_array()
+        .and_then(|all| all.iter().find(|h| h["pid"] == pid))
+        .unwrap_or_else(|| panic!("no holder {pid} in {status:#}"))
+}
+
+#[test]
+fn a_free_machine_is_said_to_be_free() {
+    let rig = Rig::new();
+    let end = rig.run("status");
+    end.expect_code(0);
+    assert!(
+        end.stdout.starts_with("GPU memory: 0 B of 140.4 GiB in use on 1 GPU (driver 580.159.04, CUDA 13.0)\n"),
+        "{}",
+        end.stdout
+    );
+    assert_eq!(end.stderr, "");
+    // Without a command it is the same, its options too.
+    assert_eq!(rig.run("").stdout, end.stdout);
+    assert_eq!(rig.run("--json").json()["schema"], "gpuresid.status/1");
+    assert_eq!(rig.run("--json status").json()["schema"], "gpuresid.status/1");
+}
+
+#[test]
+fn used_is_listed_and_unaccounted_together() {
+    let rig = Rig::with_gpus(2);
+    let neighbour = rig.start("alloc 0 1GiB ready up hold");
+    let pid = rig.wait_for("up");
+    let status = rig.run("status --json").json();
+    for device in status["devices"].as_array().unwrap() {
+        let bytes = |name: &str| device[name].as_i64().unwrap();
+        assert_eq!(bytes("used_bytes"), bytes("listed_bytes") + bytes("unaccounted_bytes"));
+    }
+    assert_eq!(status["devices"][0]["used_bytes"], rig.used(0));
+    let found = holder(&status, pid);
+    assert_eq!(found["cause"], "in_use");
+    assert_eq!(found["devices"][0]["held_bytes"], (1024 + 518) << 20);
+    assert_eq!(found["devices"].as_array().unwrap().len(), 1, "it merely has the other GPU open");
+    assert_eq!(found["launcher_gone"], false);
+    assert_eq!(status["ghosts"], Value::Array(vec![]));
+    neighbour.kill();
+    // The negative control: the holder goes with its process.
+    wait_until("the memory to come back", || rig.used(0) == 0);
+    let after = rig.run("status --json").json();
+    assert_eq!(after["holders"], Value::Array(vec![]));
+    assert_eq!(after["devices"][0]["used_bytes"], 0);
+}
+
+#[test]
+fn a_forked_copy_is_named_with_its_ghost() {
+    let rig = Rig::new();
+    let parent = rig.start("alloc 0 2GiB fork-and-exit ready up hold");
+    let copy = rig.wait_for("up");
+    let ghost = parent.pid();
+    parent.wait().expect_code(0);
+    let status = rig.run("status --json").json();
+    assert_eq!(holder(&status, copy)["cause"], "forked_copy");
+    assert_eq!(status["ghosts"][0]["pid"], ghost);
+    assert_eq!(status["ghosts"][0]["candidates"], serde_json::json!([copy]));
+    assert_eq!(status["advice"][0]["command"], format!("kill {copy}"));
+    let text = rig.run("status").stdout;
+    assert!(text.contains(&format!("Look at PID {copy} (forked copy, 2566 MiB).\n")), "{text}");
+    assert!(text.contains(&format!("- PID {ghost} on GPU 0: 2566 MiB. Its memory is kept by PID {copy}.\n")), "{text}");
+    assert!(text.contains(&format!("\n 1. kill {copy}\n")), "{text}");
+}
+
+#[test]
+fn a_stopped_process_is_advised_to_go_on_first() {
+    let rig = Rig::new();
+    let stopped = rig.start("alloc 0 1GiB ready up hold");
+    let pid = rig.wait_for("up");
+    stopped.signal(Signal::STOP);
+    wait_until("it to stop", || {
+        std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().rsplit(')').next().unwrap().starts_with(" T")
+    });
+    let status = rig.run("status --json").json();
+    assert_eq!(holder(&status, pid)["cause"], "stopped");
+    assert_eq!(status["advice"][0]["command"], format!("kill -CONT {pid}"));
+    assert_eq!(rig.run("status --fail-on orphan,stopped").code, Some(121));
+    assert_eq!(rig.run("status --fail-on orphan").code, Some(0));
+    stopped.signal(Signal::CONT);
+    wait_until("it to go on", || rig.run("status --fail-on stopped").code == Some(0));
+}
+
+#[test]
+fn what_outlived_a_checked_run_is_an_orphan_and_what_a_snapshot_marked_is_not() {
+    let rig = Rig::new();
+    let snapshot = rig.run(&format!("snapshot -o {} --env", rig.path("s.json").display()));
+    let line = snapshot.expect_code(0).stdout.clone();
+    let marker = line.trim_end().strip_prefix("export GPURESID_RUN_ID=").expect("an export line");
+    let parts: Vec<&str> = marker.split('-').collect();
+    let boot = parts[0];
+    let start = |name: &str, marker: &str| {
+        let mut command = std::process::Command::new("python3");
+        command.args(&rig.program(&format!("alloc 0 1GiB ready {name} hold"))[1..]);
+        command.env("FAKE_NVML_LEDGER", rig.ledger.directory()).env("FAKE_DEV", rig.dev());
+        command.env("GPURESID_RUN_ID", marker);
+        let running = rig.launch(command);
+        (rig.wait_for(name), running)
+    };
+    // A number that no process can have, so its gpuresid is gone.
+    let (left, _left) = start("left", &format!("{boot}-4194305-1"));
+    let (meant, _meant) = start("meant", marker);
+    let status = rig.run("status --json").json();
+    assert_eq!(holder(&status, left)["cause"], "orphan");
+    assert_eq!(holder(&status, meant)["cause"], "in_use");
+}
+
+#[test]
+fn secrets_of_a_command_line_are_hidden_everywhere() {
+    let rig = Rig::new();
+    let words = ["alloc", "0", "1GiB", "ready", "up", "print", "--token=hush", "print", "hf_abcdefgh12345678", "hold"];
+    let _running = rig.start_of(&rig.program_of(words));
+    rig.wait_for("up");
+    for arguments in ["status", "status --json", "snapshot"] {
+        let text = rig.run(arguments).stdout;
+        assert!(text.contains("cuda.py"), "{text}");
+        assert!(!text.contains("hush") && !text.contains("hf_abc"), "{arguments}: {text}");
+    }
+}
+
+#[test]
+fn a_gpu_can_be_chosen() {
+    let rig = Rig::with_gpus(2);
+    let indices = |arguments: &str| {
+        let status = rig.run(arguments).json();
+        status["devices"].as_array().unwrap().iter().map(|d| d["index"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(indices("status --json"), [0, 1]);
+    assert_eq!(indices("status --json -i 1"), [1]);
+    assert_eq!(indices("-i 1 status --json"), [1]);
+    assert_eq!(indices("status --json --gpu 0,1"), [0, 1]);
+    assert_eq!(indices("status --json -i GPU-00000001"), [1]);
+    let mut visible = rig.gpuresid(["status", "--json", "--visible"]);
+    visible.env("CUDA_VISIBLE_DEVICES", "1,9,0");
+    let status = rig.launch(visible).wait().json();
+    assert_eq!(status["devices"].as_array().unwrap().len(), 1);
+    assert_eq!(status["devices"][0]["index"], 1);
+    let mut by_variable = rig.gpuresid(["status", "--json"]);
+    by_variable.env("GPURESID_GPU", "0");
+    assert_eq!(rig.launch(by_variable).wait().json()["devices"][0]["index"], 0);
+}
+
+#[test]
+fn what_cannot_be_read_is_null_and_said() {
+    let rig = Rig::with_gpus(2);
+    rig.lose_gpu(1);
+    let end = rig.run("status --json");
+    let status = end.expect_code(0).json();
+    assert_eq!(status["devices"][0]["used_bytes"], 0);
+    assert_eq!(status["devices"][1]["used_bytes"], Value::Null);
+    assert!(!status["gaps"].as_array().unwrap().is_empty(), "{status:#}");
+    let text = rig.run("status").stdout;
+    assert!(text.contains("what is in use on 2 GPUs could not be read in full"), "{text}");
+    assert!(text.contains("\nNot seen\n"), "{text}");
+}
+
+#[test]
+fn a_hanging_driver_is_an_error_in_time() {
+    let rig = Rig::new();
+    rig.hangs("nvmlInit*", "hang");
+    let end = rig.run("status --nvml-timeout 300ms");
+    end.expect_code(125);
+    assert!(end.stderr.starts_with("error: "), "{}", end.stderr);
+    assert_eq!(end.stdout, "");
+    rig.let_go("hang");
+}
+
+#[test]
+fn watching_goes_on_until_it_is_ended() {
+    let rig = Rig::new();
+    let mut watching = rig.spawn("status --json --watch=10ms");
+    wait_until("three looks", || watching.stdout().lines().count() >= 3);
+    rig.add("later", Allocation { device: 0, bytes: 1 << 30, ..Allocation::default() });
+    wait_until("the change to show", || {
+        watching
+            .stdout()
+            .lines()
+            .filter_map(|l| serde_json::from_str::<Value>(l).ok())
+            .any(|s| s["devices"][0]["used_bytes"].as_u64().unwrap() > 1 << 30)
+    });
+    assert!(watching.is_running());
+    watching.signal(Signal::INT);
+    watching.wait().expect_signal(Signal::INT);
+}
