@@ -13,12 +13,13 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 use support::{Allocation, DEADLINE, Fault, Instance, List, Machine, Rig, wait_until};
 
 /// For a look that is known to hang.
-const SHORT: Duration = Duration::from_millis(300);
+const SHORT: Duration = Duration::from_millis(500);
 
 /// The helper's binary with the rig's environment, which this process, shared by all tests, cannot have.
 fn helper_of(rig: &Rig) -> PathBuf {
@@ -35,13 +36,8 @@ fn helper_of(rig: &Rig) -> PathBuf {
 }
 
 fn options(rig: &Rig) -> Options {
-    Options {
-        source: Source::Nvml { library: Some(rig.library()) },
-        placement: Placement::Child,
-        open_timeout: DEADLINE,
-        look_timeout: DEADLINE,
-        events: false,
-    }
+    let source = Source::Nvml { library: Some(rig.library()) };
+    Options { open_timeout: DEADLINE, look_timeout: DEADLINE, ..Options::new(source) }
 }
 
 fn start(rig: &Rig, options: &Options) -> Blocking {
@@ -200,6 +196,32 @@ fn memory_that_is_not_told_is_not_zero() {
     assert_eq!(unified.memory, None);
     assert_eq!(pids(&unified), [4_000_001]);
     assert!(reasons(&unified).contains("not supported"), "{unified:?}");
+}
+
+#[test]
+fn memory_that_never_stands_still_is_told_with_a_gap() {
+    let rig = Rig::new();
+    rig.add("a", held(4_000_001, 100));
+    let (mut driver, _) = open(&rig);
+    let calm = only(driver.look(&[]).unwrap());
+    assert_eq!((calm.gaps.len(), calm.utilization_percent), (0, Some(0)));
+    let function = "nvmlDeviceGetComputeRunningProcesses*".to_owned();
+    rig.fault(Fault { function, delay_ms: 200, ..Fault::default() });
+    let done = AtomicBool::new(false);
+    let busy = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::SeqCst) {
+                rig.alter("a", |allocation| allocation.bytes += 1 << 20);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let busy = driver.look(&[]);
+        done.store(true, Ordering::SeqCst);
+        only(busy.unwrap())
+    });
+    assert!(reasons(&busy).contains("changed"), "{busy:?}");
+    assert!(busy.memory.is_some(), "the last reading is kept");
+    assert_eq!(pids(&busy), [4_000_001]);
 }
 
 #[test]
@@ -481,6 +503,22 @@ fn a_nursery_and_its_helpers_are_no_children_of_ours() {
     drop(driver);
     wait_until("the helper ends", || is_gone(tools[2]));
     wait_until("the nursery ends", || has_ended(nursery));
+}
+
+#[test]
+fn an_ignored_sigchld_changes_nothing() {
+    for placement in [Placement::Child, Placement::Nursery] {
+        let rig = Rig::new();
+        let script = helper_of(&rig);
+        let text = fs::read_to_string(&script).unwrap();
+        fs::write(&script, text.replacen('\n', "\ntrap '' CHLD\n", 1)).unwrap();
+        let mut driver = start(&rig, &Options { placement, ..options(&rig) });
+        inventory(&mut driver).unwrap();
+        let helper = *driver.tool_processes().last().unwrap();
+        signal(helper, Signal::KILL);
+        wait_until("another one answers", || driver.look(&[]).is_ok());
+        assert!(is_gone(helper));
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::{ffi::CString, fs, path::Path};
 pub(super) enum Call {
     Init,
     Version,
+    CudaVersion,
     Count,
     Handle,
     Identity,
@@ -18,14 +19,16 @@ pub(super) enum Call {
     Compute,
     Graphics,
     Mps,
+    Utilization,
     Events,
     Ledger,
 }
 
 /// Every call with its mark and what messages call it.
-const CALLS: [(Call, &str, &str); 13] = [
+const CALLS: [(Call, &str, &str); 15] = [
     (Call::Init, "init", "nvmlInit_v2"),
     (Call::Version, "version", "nvmlSystemGetDriverVersion"),
+    (Call::CudaVersion, "cuda", "nvmlSystemGetCudaDriverVersion_v2"),
     (Call::Count, "count", "nvmlDeviceGetCount_v2"),
     (Call::Handle, "handle", "nvmlDeviceGetHandleByIndex_v2"),
     (Call::Identity, "ident", "nvmlDeviceGetUUID"),
@@ -35,6 +38,7 @@ const CALLS: [(Call, &str, &str); 13] = [
     (Call::Compute, "compute", "nvmlDeviceGetComputeRunningProcesses"),
     (Call::Graphics, "graph", "nvmlDeviceGetGraphicsRunningProcesses"),
     (Call::Mps, "mps", "nvmlDeviceGetMPSComputeRunningProcesses"),
+    (Call::Utilization, "util", "nvmlDeviceGetUtilizationRates"),
     (Call::Events, "register", "nvmlDeviceRegisterEvents"),
     (Call::Ledger, "ledger", "reading the simulated GPU"),
 ];

@@ -172,9 +172,14 @@ impl Link {
 fn start_nursery(binary: &Path, ears: Ears, tools: Tools) -> io::Result<ChildStdin> {
     let mut intermediate = inner(binary, Some(START_NURSERY)).spawn()?;
     let pipes = (intermediate.stdin.take(), intermediate.stdout.take());
-    let status = intermediate.wait()?;
-    let (Some(stdin), Some(stdout), true) = (pipes.0, pipes.1, status.success()) else {
+    // Where SIGCHLD was inherited as ignored, waiting works and then fails for want of a status.
+    if let Ok(status) = intermediate.wait()
+        && !status.success()
+    {
         return Err(io::Error::other(format!("the helper's starter ended with {status}")));
+    }
+    let (Some(stdin), Some(stdout)) = pipes else {
+        return Err(io::Error::other("the helper's starter was started without pipes"));
     };
     let (events, mut strays) = (ears.events.clone(), 0);
     pump(

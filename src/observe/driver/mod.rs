@@ -67,6 +67,19 @@ pub struct Options {
     pub events: bool,
 }
 
+impl Options {
+    /// The usual: a child, 60 s to open (loading the driver of 8 idle GPUs takes long), 10 s for a look, no events.
+    pub fn new(source: Source) -> Self {
+        Self {
+            source,
+            placement: Placement::Child,
+            open_timeout: Duration::from_secs(60),
+            look_timeout: Duration::from_secs(10),
+            events: false,
+        }
+    }
+}
+
 /// The devices that there are, and who says so.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {

@@ -63,7 +63,10 @@ impl Nvml {
                     (index, thread::Builder::new().spawn_scoped(scope, move || open_gpu(library, &symbols, index)))
                 })
                 .collect();
-            let cuda = thread::Builder::new().spawn_scoped(scope, || cuda_version(library));
+            let cuda = thread::Builder::new().spawn_scoped(scope, || {
+                about_to(Call::CudaVersion, None);
+                cuda_version(library)
+            });
             let mut all = open_gpu(library, &symbols, 0);
             done();
             for (index, worker) in workers {
@@ -228,7 +231,10 @@ impl Slot {
         if let Err(code) = reading {
             gaps.push(Gap::new(self.identity.label(), format!("reading the memory: {code}")));
         }
-        self.result(reading.ok(), entries, gaps)
+        about_to(Call::Utilization, Some(index));
+        // A hint on who is idle, no more: where it is not known nothing is missing.
+        let utilization_percent = device.utilization_rates().ok().map(|rates| rates.gpu);
+        DeviceLook { utilization_percent, ..self.result(reading.ok(), entries, gaps) }
     }
 
     fn result(&self, memory: Option<Memory>, entries: Option<Vec<Entry>>, gaps: Vec<Gap>) -> DeviceLook {

@@ -8,7 +8,7 @@ use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, sync::mpsc::Receiver}
 
 /// Longer than anything here takes: reaching it is a failure.
 const PATIENCE: Duration = Duration::from_secs(20);
-const LIMIT: Duration = Duration::from_millis(150);
+const LIMIT: Duration = Duration::from_millis(400);
 
 /// A script that plays the helper, and the client that asks it.
 struct Stage {
