@@ -211,7 +211,9 @@ ready(); end_main_thread()",
     assert_eq!(found.state, ProcessState::Zombie);
     assert_eq!((found.threads, found.dying), (4, false));
     assert_eq!(nodes(&found), [("nvidia0", 1), ("nvidiactl", 1)]);
-    assert!(found.argv.is_empty() || found.argv[0].ends_with("python3"));
+    // The main thread has no command line any more, but the process has.
+    assert!(found.argv[0].ends_with("python3"), "{found:?}");
+    assert!(found.pid_namespace.is_some() && found.cgroup.is_some());
     assert!(reader.descendants(std::process::id()).iter().any(|p| p.id == found.id));
     assert!(reader.scan(&[]).uninspected.iter().all(|u| u.id != found.id));
 }

@@ -112,7 +112,8 @@ pub struct Process {
     pub user: Option<String>,
     /// The kernel's short name (15 bytes, can be changed by the process).
     pub comm: String,
-    /// The command line; empty for a process that has none any more (zombie leader) or never had.
+    /// The command line; empty for a process that has none any more (a zombie), never had one, or whose memory could
+    /// not be read in time.
     pub argv: Vec<String>,
     /// State of the main thread.
     pub state: ProcessState,

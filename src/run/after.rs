@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 const SCAN_PATIENCE: Duration = Duration::from_secs(30);
 /// How long reading the tree, a few processes, or the devices once more may take.
 const PATIENCE: Duration = Duration::from_secs(12);
+/// How long each of them may take when the user wants the report now.
+const PATIENCE_WHEN_TOLD: Duration = Duration::from_secs(1);
 
 impl Watch<'_> {
     /// Takes the after-look.
@@ -98,7 +100,7 @@ impl Watch<'_> {
 
     /// Goes on taking readings until the condition holds or the time is over.
     fn pump(&mut self, patience: Duration, mut done: impl FnMut(&Self) -> bool) -> Result<(), Stop> {
-        let until = Instant::now() + patience;
+        let start = Instant::now();
         loop {
             self.read_on();
             while let Some(caught) = self.session.inbox.signals.pop_front() {
@@ -107,6 +109,7 @@ impl Watch<'_> {
                 }
             }
             let now = Instant::now();
+            let until = start + if self.reports_now() { patience.min(PATIENCE_WHEN_TOLD) } else { patience };
             if done(self) || now >= until {
                 return Ok(());
             }

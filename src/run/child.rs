@@ -55,14 +55,14 @@ pub(super) fn start(argv: &[OsString], run_id: &str) -> Result<Running, NotStart
         Err(error) => error,
     };
     // As execvp: a file without `#!` is a script of /bin/sh. A file with a zero byte is a program for another machine.
-    if error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) {
-        if let Some(script) = find(program).filter(|file| !looks_binary(file)) {
-            let script =
-                if script.as_os_str().as_bytes().starts_with(b"-") { Path::new(".").join(script) } else { script };
-            return spawn(OsStr::new("/bin/sh"), Some(script.as_os_str()))
-                .map(Running::new)
-                .map_err(|e| explain(program, &e));
-        }
+    let no_format = error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error());
+    let script = no_format.then(|| find(program)).flatten().filter(|file| !looks_binary(file));
+    if let Some(script) = script {
+        // A name that begins with a dash would be an option of the shell.
+        let script = if script.as_os_str().as_bytes().starts_with(b"-") { Path::new(".").join(script) } else { script };
+        return spawn(OsStr::new("/bin/sh"), Some(script.as_os_str()))
+            .map(Running::new)
+            .map_err(|e| explain(program, &e));
     }
     Err(explain(program, &error))
 }

@@ -30,17 +30,18 @@ impl WaitingLine {
             return;
         }
         let what = match waiting {
-            Waiting::Look => "for the driver's answer".to_owned(),
-            Waiting::Draining(Some(bytes)) => format!("for memory to come back ({bytes} left)"),
-            Waiting::Draining(None) => "for memory to come back".to_owned(),
-            Waiting::Living(1) => "for 1 process of the command that still runs".to_owned(),
-            Waiting::Living(n) => format!("for {n} processes of the command that still run"),
+            Waiting::Look => "the driver's answer".to_owned(),
+            Waiting::Draining(Some(bytes)) => format!("{bytes} to come back"),
+            Waiting::Draining(None) => "memory to come back".to_owned(),
+            Waiting::Living(1) => "1 process that still runs".to_owned(),
+            Waiting::Living(n) => format!("{n} processes that still run"),
         };
-        let text =
-            format!("gpuresid: waiting {what}, {} of at most {} s; Ctrl-C reports now", since.as_secs(), cap.as_secs());
+        let text = format!("gpuresid: waiting for {what}, {}/{} s; Ctrl-C reports now", since.as_secs(), cap.as_secs());
         if text != self.shown && in_foreground() {
-            let width = termios::tcgetwinsize(io::stderr()).map_or(80, |size| usize::from(size.ws_col)).max(20);
-            let line: String = text.chars().take(width - 1).collect();
+            // A terminal that does not know its size says 0.
+            let size = termios::tcgetwinsize(io::stderr()).ok().map(|size| usize::from(size.ws_col));
+            let width = size.filter(|columns| *columns > 0).unwrap_or(80);
+            let line: String = text.chars().take(width.saturating_sub(1)).collect();
             let _ = write!(io::stderr(), "\r\x1b[K{line}");
             self.shown = text;
         }

@@ -399,6 +399,11 @@ impl Watch<'_> {
         std::mem::replace(&mut self.report_now, true)
     }
 
+    /// The user wants the report now.
+    pub(super) fn reports_now(&self) -> bool {
+        self.report_now
+    }
+
     /// The proof that nothing of the run is alive.
     pub(super) fn nothing_lives(&self) -> bool {
         self.all_gone

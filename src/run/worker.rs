@@ -112,10 +112,10 @@ fn answer(reader: &ProcReader, job: Job) -> Answer {
             let mut tree = reader.descendants(root);
             if files {
                 for process in &mut tree {
-                    if let Ok(Some(whole)) = reader.examine(process.id.pid) {
-                        if whole.id == process.id {
-                            *process = whole;
-                        }
+                    if let Ok(Some(whole)) = reader.examine(process.id.pid)
+                        && whole.id == process.id
+                    {
+                        *process = whole;
                     }
                 }
             }

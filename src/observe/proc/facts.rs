@@ -54,9 +54,9 @@ pub(super) fn closing(dir: &PidDir) -> bool {
     }
 }
 
-/// A thread that speaks for the process when the main one is gone: one that is not exiting if there is one, of those
-/// one in the kernel.
-fn live_thread(dir: &PidDir) -> Option<(u32, Stat)> {
+/// A thread that speaks for the process when the main one is gone, and with it all that `/proc/PID` itself would tell:
+/// one that is not exiting if there is one, of those one in the kernel.
+pub(super) fn live_thread(dir: &PidDir) -> Option<(u32, Stat)> {
     handle::numbers_in(dir, "task")
         .unwrap_or_default()
         .into_iter()
@@ -87,8 +87,8 @@ impl ProcReader {
             || speaker
                 .as_ref()
                 .is_some_and(|(thread, _)| status_of(dir, &format!("task/{thread}/status")).kill_pending());
-        let wait_channel =
-            speaker.as_ref().map_or_else(|| "wchan".into(), |(thread, _)| format!("task/{thread}/wchan"));
+        let below = speaker.as_ref().map_or_else(String::new, |(thread, _)| format!("task/{thread}/"));
+        let small = |name: &str, most| handle::read(dir, &format!("{below}{name}"), most).ok();
 
         let full = matches!(depth, Depth::Full(_));
         let files = match depth {
@@ -111,17 +111,16 @@ impl ProcReader {
             age_seconds: if full { self.age(first.start_ticks) } else { None },
             cpu_ticks: first.cpu_ticks,
             nspid: if status.nspid.is_empty() { vec![dir.pid] } else { status.nspid },
-            pid_namespace: handle::namespace_inode(dir, "ns/pid"),
+            pid_namespace: handle::namespace_inode(dir, &format!("{below}ns/pid")),
             files,
             leader_gone,
             dying: exiting || kill_pending,
-            wait_channel: handle::read(dir, &wait_channel, 256)
-                .ok()
+            wait_channel: small("wchan", 256)
                 .map(|text| String::from_utf8_lossy(&text).trim().to_owned())
                 .filter(|function| !function.is_empty() && function != "0"),
             marker: None,
             marker_alive: None,
-            cgroup: handle::read(dir, "cgroup", 64 << 10).ok().and_then(|text| cgroup::telling_path(&text)),
+            cgroup: small("cgroup", 64 << 10).and_then(|text| cgroup::telling_path(&text)),
             shared_mappings: Vec::new(),
         }))
     }

@@ -148,11 +148,9 @@ impl<'a> FileScan<'a> {
     }
 }
 
-/// Whether the table `name` has another number of files than the one of the main thread (or than `reference`, where the
-/// main thread is gone). Asked twice, because a file opened in between makes shared tables look different.
+/// Whether the table `name` has another number of files than `reference`, and than the main thread's has by now: a file
+/// that is opened in between makes a shared table look different.
 fn differs(dir: &PidDir, name: &str, reference: u64) -> bool {
-    (0..2).all(|_| {
-        let shared = dir.open_files("fd").unwrap_or(reference);
-        dir.open_files(name).is_some_and(|files| files != shared)
-    })
+    let other = |than: u64| dir.open_files(name).is_some_and(|files| files != than);
+    other(reference) && dir.open_files("fd").is_none_or(other)
 }

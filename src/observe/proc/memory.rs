@@ -75,7 +75,9 @@ pub(super) fn read(root: impl AsFd, ids: Vec<ProcId>, mappings: bool, stuck: &St
         let dir = PidDir::open(&root, id.pid).ok()??;
         let alive = || facts::stat(&dir).ok()?.filter(|s| s.start_ticks == id.start_ticks);
         let before = alive()?;
-        let text = |name, most| handle::read(&dir, name, most).unwrap_or_default();
+        let speaker = if before.dead() { facts::live_thread(&dir) } else { None };
+        let below = speaker.map_or_else(String::new, |(thread, _)| format!("task/{thread}/"));
+        let text = |name: &str, most| handle::read(&dir, &format!("{below}{name}"), most).unwrap_or_default();
         let memory = Memory {
             argv: arguments(&text("cmdline", MOST_COMMAND_LINE)),
             marker: marker(&text("environ", MOST_ENVIRONMENT)),

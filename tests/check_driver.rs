@@ -1,0 +1,135 @@
+//! `check` when the driver does not answer: the command is not harmed, and the tool always ends.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says what broke by breaking")]
+
+mod support;
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::{ffi::OsString, time::Duration};
+use support::{Rig, wait_until};
+
+fn words(words: &[&str]) -> Vec<OsString> {
+    words.iter().map(Into::into).collect()
+}
+
+fn report_option(rig: &Rig) -> String {
+    format!("--report {}", rig.path("r.json").display())
+}
+
+/// A command that says `up`, waits for `go`, and exits with 6.
+const PATIENT: &str = "alloc 0 1GiB ready up wait-file go exit 6";
+
+#[test]
+fn what_cannot_be_measured_is_125_before_the_command() {
+    for (code, word) in [(9, "driver"), (18, "version"), (4, "permission")] {
+        let rig = Rig::new();
+        rig.init_answers(code);
+        let started = rig.path("started");
+        let end = rig.launch(rig.check_of(&report_option(&rig), &words(&["touch", started.to_str().unwrap()]))).wait();
+        end.expect_code(125);
+        assert!(!started.exists() && !rig.path("r.json").exists());
+        assert!(end.stderr.starts_with("error:") && end.stderr.contains("hint:"), "{}", end.stderr);
+        assert!(end.stderr.to_lowercase().contains(word), "{}", end.stderr);
+    }
+    let rig = Rig::new();
+    let end = rig.run("check -i 7 -- true");
+    end.expect_code(125);
+    assert!(end.stderr.contains("no GPU is called `7`"), "{}", end.stderr);
+    rig.run("check").expect_code(125);
+}
+
+#[test]
+fn a_driver_that_hangs_when_opened_is_125_with_the_call() {
+    let rig = Rig::new();
+    rig.hangs("nvmlInit*", "stuck");
+    let started = rig.path("started");
+    let end = rig.launch(rig.check_of("--nvml-timeout 4s", &words(&["touch", started.to_str().unwrap()]))).wait();
+    end.expect_code(125);
+    assert!(!started.exists());
+    assert!(end.stderr.contains("waiting for the NVIDIA driver"), "{}", end.stderr);
+    assert!(end.stderr.contains("nvmlInit"), "{}", end.stderr);
+    assert!(end.took < Duration::from_secs(15), "{end:?}");
+}
+
+#[test]
+fn a_look_that_hangs_for_ever_does_not_touch_the_command() {
+    let rig = Rig::new();
+    let run = rig.spawn_check(&format!("--nvml-timeout 1s {}", report_option(&rig)), PATIENT);
+    rig.wait_for("up");
+    rig.hangs("nvmlDeviceGetMemoryInfo*", "stuck");
+    wait_until("a call to hang", || rig.calls().iter().any(|c| c.code.is_none()));
+    rig.mark("go");
+    let end = run.wait();
+    end.expect_code(6);
+    assert!(end.took < Duration::from_secs(30), "{end:?}");
+    let report = rig.report("r.json");
+    assert_eq!((&report["verdict"], &report["command"]["exit_code"]), (&"inconclusive".into(), &6.into()));
+    assert!(report["gaps"].to_string().contains("nvmlDeviceGetMemoryInfo"), "{report}");
+    rig.let_go("stuck");
+}
+
+#[test]
+fn a_look_that_hangs_for_ever_makes_a_good_command_122() {
+    let rig = Rig::new();
+    let run = rig.spawn_check("--nvml-timeout 1s", "alloc 0 1GiB ready up wait-file go");
+    rig.wait_for("up");
+    rig.hangs("nvmlDevice*", "stuck");
+    wait_until("a call to hang", || rig.calls().iter().any(|c| c.code.is_none()));
+    rig.mark("go");
+    run.wait().expect_code(122);
+    rig.let_go("stuck");
+}
+
+#[test]
+fn a_signal_is_passed_on_while_a_look_hangs() {
+    let rig = Rig::new();
+    let run = rig.spawn_check("--nvml-timeout 1s", "alloc 0 1GiB ready up hold");
+    rig.wait_for("up");
+    rig.hangs("nvmlDevice*", "stuck");
+    wait_until("a call to hang", || rig.calls().iter().any(|c| c.code.is_none()));
+    run.signal(Signal::TERM);
+    run.wait().expect_signal(Signal::TERM);
+    rig.let_go("stuck");
+}
+
+#[test]
+fn a_helper_that_dies_is_replaced() {
+    let rig = Rig::new();
+    let run = rig.spawn_check(&report_option(&rig), "alloc 0 1GiB ready up wait-file go");
+    rig.wait_for("up");
+    let helper = rig.calls()[0].pid;
+    kill_process(Pid::from_raw(helper as i32).unwrap(), Signal::KILL).unwrap();
+    wait_until("another helper to look", || {
+        rig.calls().iter().any(|c| c.pid != helper && c.function.starts_with("nvmlDeviceGetMemoryInfo"))
+    });
+    rig.mark("go");
+    run.wait().expect_code(0);
+    assert_eq!(rig.report("r.json")["verdict"], "clean");
+}
+
+#[test]
+fn a_gpu_that_is_lost_in_the_run_is_inconclusive_and_the_other_is_judged() {
+    let rig = Rig::with_gpus(2);
+    let run = rig.spawn_check(&report_option(&rig), "alloc 1 1GiB ready up wait-file go");
+    rig.wait_for("up");
+    rig.lose_gpu(0);
+    rig.mark("go");
+    run.wait().expect_code(122);
+    let report = rig.report("r.json");
+    assert_eq!(report["devices"][0]["verdict"], "inconclusive", "{report}");
+    assert_eq!(report["devices"][1]["verdict"], "clean", "{report}");
+}
+
+#[test]
+fn an_xid_of_the_run_is_in_the_report() {
+    let rig = Rig::new();
+    let run = rig.spawn_check(&report_option(&rig), "alloc 0 1GiB ready up wait-file go exit 1");
+    rig.wait_for("up");
+    rig.xid(0, 43);
+    wait_until("the event to be asked for", || rig.calls().iter().any(|c| c.function.starts_with("nvmlEventSetWait")));
+    // The event wait answers within its period; the run goes on meanwhile.
+    std::thread::sleep(Duration::from_millis(1500));
+    rig.mark("go");
+    run.wait().expect_code(1);
+    let report = rig.report("r.json");
+    assert_eq!(report["events"][0]["xid"], 43, "{report}");
+}

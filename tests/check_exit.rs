@@ -1,0 +1,184 @@
+//! `check` passes on how the command ended, whatever that was, and says plainly when it could not be started.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says what broke by breaking")]
+
+mod support;
+
+use std::{ffi::OsString, fs, os::unix::fs::PermissionsExt, path::Path, thread};
+use support::{Finished, Rig};
+
+fn words(words: &[&str]) -> Vec<OsString> {
+    words.iter().map(Into::into).collect()
+}
+
+fn check(rig: &Rig, options: &str, argv: &[&str]) -> Finished {
+    rig.launch(rig.check_of(options, &words(argv))).wait()
+}
+
+/// A file with this text, executable.
+fn program(path: &Path, text: &[u8]) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// Runs `each` for all numbers, two at a time.
+fn sweep(numbers: impl IntoIterator<Item = i32>, each: impl Fn(i32) + Sync) {
+    let (even, odd): (Vec<i32>, Vec<i32>) = numbers.into_iter().partition(|n| n % 2 == 0);
+    thread::scope(|scope| {
+        for half in [even, odd] {
+            scope.spawn(|| half.into_iter().for_each(&each));
+        }
+    });
+}
+
+#[test]
+fn every_exit_code_is_passed_on() {
+    let rig = Rig::new();
+    sweep(0..=255, |code| {
+        check(&rig, "", &["sh", "-c", &format!("exit {code}")]).expect_code(code);
+    });
+}
+
+#[test]
+fn we_die_of_every_signal_that_the_command_dies_of() {
+    let rig = Rig::new();
+    // All but those whose default is to be ignored, to stop or to continue; 32 and 33 belong to the C library.
+    let harmless = [17, 18, 19, 20, 21, 22, 23, 28, 32, 33];
+    sweep((1..=64).filter(|s| !harmless.contains(s)), |signal| {
+        let script = format!("import os; os.kill(os.getpid(), {signal})");
+        let script = format!("import signal\nif {signal} != 9: signal.signal({signal}, signal.SIG_DFL)\n{script}");
+        let end = check(&rig, "", &["python3", "-c", &script]);
+        assert_eq!(end.signal, Some(signal), "{end:?}");
+        assert!(end.stderr.contains("clean"), "{end:?}");
+    });
+}
+
+#[test]
+fn the_report_has_both_codes() {
+    let rig = Rig::new();
+    let options = format!("--report {}", rig.path("r.json").display());
+    check(&rig, &options, &["sh", "-c", "exit 3"]).expect_code(3);
+    let report = rig.report("r.json");
+    assert_eq!((&report["exit_code"], &report["command"]["exit_code"]), (&3.into(), &3.into()));
+    assert_eq!(report["verdict"], "clean");
+    let end = check(&rig, &options, &["sh", "-c", "kill -SEGV $$"]);
+    assert_eq!(end.signal, Some(11));
+    let report = rig.report("r.json");
+    assert_eq!((&report["exit_code"], &report["command"]["signal"]), (&139.into(), &11.into()));
+}
+
+#[test]
+fn a_command_that_cannot_be_started_is_126_or_127_and_there_is_a_report() {
+    let rig = Rig::new();
+    let not_executable = rig.path("data");
+    fs::write(&not_executable, "x").unwrap();
+    let bad_interpreter = rig.path("bad");
+    program(&bad_interpreter, b"#!/no/such/interpreter\n");
+    let foreign = rig.path("foreign");
+    program(&foreign, b"\x7fELF\0\0\0\0for another machine");
+    let directory = rig.path("");
+    let options = format!("--report {}", rig.path("r.json").display());
+    for (name, code, text) in [
+        ("no-such-command-here", 127, "no such command in PATH"),
+        ("", 127, "no such"),
+        ("./no/such/file", 127, "no such file"),
+        (not_executable.to_str().unwrap(), 126, "chmod +x"),
+        (directory.to_str().unwrap(), 126, "directory"),
+        (bad_interpreter.to_str().unwrap(), 126, "interpreter"),
+        (foreign.to_str().unwrap(), 126, "another machine"),
+    ] {
+        let end = check(&rig, &options, &[name]);
+        end.expect_code(code);
+        assert!(end.stderr.contains(text), "{name}: {}", end.stderr);
+        assert_eq!(rig.report("r.json")["exit_code"], code, "{name}");
+        fs::remove_file(rig.path("r.json")).unwrap();
+    }
+}
+
+#[test]
+fn a_script_without_an_interpreter_line_runs_in_sh() {
+    let rig = Rig::new();
+    let script = rig.path("script");
+    program(&script, b"echo \"$0 $1 $#\"; exit 7\n");
+    let end = check(&rig, "", &[script.to_str().unwrap(), "a b", "c"]);
+    end.expect_code(7);
+    assert_eq!(end.stdout, format!("{} a b 2\n", script.display()));
+    // Found in PATH, and with a name that looks like an option.
+    program(&rig.path("-x"), b"exit 8\n");
+    let mut command = rig.check_of("", &words(&["script", "1"]));
+    command.env("PATH", format!("{}:{}", rig.path("").display(), std::env::var("PATH").unwrap()));
+    rig.launch(command).wait().expect_code(7);
+    let mut command = rig.check_of("", &words(&["-x"]));
+    command.env("PATH", format!(":{}", std::env::var("PATH").unwrap())).current_dir(rig.path(""));
+    rig.launch(command).wait().expect_code(8);
+    let empty = rig.path("empty");
+    program(&empty, b"");
+    check(&rig, "", &[empty.to_str().unwrap()]).expect_code(0);
+}
+
+#[test]
+fn the_command_gets_the_world_as_it_is() {
+    let rig = Rig::new();
+    // Open files, signals and the process group: as without us.
+    let script = "import os
+fds = sorted(os.listdir('/proc/self/fd'))
+status = [line for line in open('/proc/self/status') if line.startswith(('SigBlk', 'SigIgn', 'SigCgt'))]
+print(fds, status, os.environ.get('GPURESID_QUIET'), os.environ.get('OTHER'))";
+    let alone = rig.start_of(&words(&["env", "OTHER=1", "python3", "-c", script])).wait();
+    let mut command = rig.check_of("", &words(&["python3", "-c", script]));
+    command.env("OTHER", "1").env("GPURESID_COLOR", "never");
+    let checked = rig.launch(command).wait();
+    checked.expect_code(0);
+    assert_eq!(checked.stdout, alone.stdout);
+}
+
+#[test]
+fn the_marker_is_the_only_variable_of_ours_that_the_command_gets() {
+    let rig = Rig::new();
+    let mut command = rig.check_of("", &words(&["sh", "-c", "env | grep ^GPURESID_"]));
+    command.env("GPURESID_SETTLE", "9s").env("GPURESID_ANYTHING", "1").env("GPURESID_RUN_ID", "outer");
+    let end = rig.launch(command).wait();
+    end.expect_code(0);
+    let line = end.stdout.trim();
+    let inner = line.strip_prefix("GPURESID_RUN_ID=outer:").unwrap_or_else(|| panic!("{}", end.stdout));
+    let parts: Vec<&str> = inner.split('-').collect();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    assert_eq!(parts.len(), 3, "{line}");
+    assert_eq!(parts[0], &boot[..8]);
+    assert!(parts[1..].iter().all(|n| n.parse::<u64>().is_ok()), "{line}");
+}
+
+#[test]
+fn standard_input_and_output_are_the_commands() {
+    let rig = Rig::new();
+    fs::write(rig.path("in"), "one\ntwo\n").unwrap();
+    let script = format!(
+        "{} --nvml-lib {} check -- cat < {} | wc -l",
+        env!("CARGO_BIN_EXE_gpuresid"),
+        rig.library().display(),
+        rig.path("in").display()
+    );
+    let end = rig.start_of(&words(&["sh", "-c", &script])).wait();
+    assert_eq!(end.stdout.trim(), "2");
+    assert!(end.stderr.contains("clean"), "{end:?}");
+}
+
+#[test]
+fn a_report_that_cannot_be_written_keeps_the_command_from_starting() {
+    let rig = Rig::new();
+    let started = rig.path("started");
+    let options = format!("--report {}", rig.path("no/such/place/r.json").display());
+    let end = check(&rig, &options, &["touch", started.to_str().unwrap()]);
+    end.expect_code(125);
+    assert!(!started.exists());
+    assert!(end.stderr.contains("error:"), "{end:?}");
+}
+
+#[test]
+fn a_report_that_fails_at_the_end_is_said_and_122_where_it_were_0() {
+    let rig = Rig::new();
+    // A device that takes nothing.
+    let end = check(&rig, "--report json:/dev/full", &["true"]);
+    end.expect_code(122);
+    assert!(end.stderr.contains("/dev/full"), "{end:?}");
+    check(&rig, "--report json:/dev/full", &["sh", "-c", "exit 5"]).expect_code(5);
+}

@@ -1,0 +1,305 @@
+//! Signals around `check`: each reaches the command once, nothing that was ignored is caught, and there is a report.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says what broke by breaking")]
+
+mod support;
+
+use rustix::process::Signal;
+use std::{ffi::OsString, fs};
+use support::{Finished, Rig, wait_until};
+
+fn words(words: &[&str]) -> Vec<OsString> {
+    words.iter().map(Into::into).collect()
+}
+
+/// A command that notes each signal in the file `got`, says `up` when it is ready, and ends with 0 when `go` exists.
+fn listener(rig: &Rig) -> Vec<OsString> {
+    let script = "import os, signal, sys, time
+place = sys.argv[1]
+def note(number, _):
+    with open(place + '/got', 'a') as file: file.write(f'{signal.Signals(number).name}\\n')
+for number in ('INT', 'TERM', 'HUP', 'QUIT', 'USR1', 'USR2'):
+    number = getattr(signal, 'SIG' + number)
+    if signal.getsignal(number) is not signal.SIG_IGN: signal.signal(number, note)
+open(place + '/got', 'w').close()
+with open(place + '/up.new', 'w') as file: file.write(str(os.getpid()))
+os.rename(place + '/up.new', place + '/up')
+while not os.path.exists(place + '/go'): time.sleep(0.005)
+";
+    words(&["python3", "-c", script, rig.path("").to_str().unwrap()])
+}
+
+/// A command that says `up` and dies of the first signal.
+fn sleeper(rig: &Rig) -> Vec<OsString> {
+    words(&["sh", "-c", &format!("echo $$ > {}; exec sleep 60", rig.path("up").display())])
+}
+
+fn got(rig: &Rig) -> String {
+    fs::read_to_string(rig.path("got")).unwrap_or_default().replace('\n', " ").trim().to_owned()
+}
+
+fn wait_for_got(rig: &Rig, wanted: &str) {
+    wait_until(&format!("the command to get {wanted}"), || got(rig) == wanted);
+}
+
+/// What a person at a terminal sees, who takes these steps.
+fn at_a_terminal(rig: &Rig, steps: &[&str], argv: &[OsString]) -> Finished {
+    let helper = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/terminal.py");
+    let mut all = words(&["python3", helper]);
+    all.extend(words(steps));
+    all.push("--".into());
+    all.extend_from_slice(argv);
+    rig.start_of(&all).wait()
+}
+
+/// The whole command line of a check.
+fn check_line(rig: &Rig, options: &str, argv: &[OsString]) -> Vec<OsString> {
+    let command = rig.check_of(options, argv);
+    std::iter::once(command.get_program()).chain(command.get_args()).map(Into::into).collect()
+}
+
+fn shell_line(argv: &[OsString]) -> String {
+    let quote = |word: &OsString| format!("'{}'", word.to_str().unwrap().replace('\'', "'\\''"));
+    argv.iter().map(quote).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn what_a_process_sends_to_us_reaches_the_command_once() {
+    let rig = Rig::new();
+    let options = format!("--report {}", rig.path("r.json").display());
+    let run = rig.launch(rig.check_of(&options, &listener(&rig)));
+    rig.wait_for("up");
+    let mut so_far = String::new();
+    for (signal, name) in [
+        (Signal::USR1, "SIGUSR1"),
+        (Signal::USR2, "SIGUSR2"),
+        (Signal::HUP, "SIGHUP"),
+        (Signal::QUIT, "SIGQUIT"),
+        (Signal::INT, "SIGINT"),
+        (Signal::TERM, "SIGTERM"),
+    ] {
+        run.signal(signal);
+        so_far = format!("{so_far} {name}").trim().to_owned();
+        wait_for_got(&rig, &so_far);
+    }
+    rig.mark("go");
+    run.wait().expect_code(0);
+    assert_eq!(got(&rig), so_far);
+    assert_eq!(rig.report("r.json")["verdict"], "clean");
+}
+
+#[test]
+fn a_command_that_dies_of_the_passed_on_signal_is_reported() {
+    let rig = Rig::new();
+    let options = format!("--report {}", rig.path("r.json").display());
+    let run = rig.spawn_check(&options, "alloc 0 1GiB ready up hold");
+    rig.wait_for("up");
+    run.signal(Signal::TERM);
+    run.wait().expect_signal(Signal::TERM);
+    let report = rig.report("r.json");
+    assert_eq!((&report["verdict"], &report["exit_code"]), (&"clean".into(), &143.into()));
+}
+
+#[test]
+fn before_the_command_starts_a_signal_ends_us_and_nothing_is_started() {
+    let rig = Rig::new();
+    rig.hangs("nvmlInit*", "stuck");
+    let options = format!("--report {}", rig.path("r.json").display());
+    let run = rig.launch(rig.check_of(&options, &words(&["touch", rig.path("started").to_str().unwrap()])));
+    wait_until("the driver to be opened", || rig.calls().iter().any(|c| c.function.starts_with("nvmlInit")));
+    run.signal(Signal::TERM);
+    run.wait().expect_signal(Signal::TERM);
+    assert!(!rig.path("started").exists() && !rig.path("r.json").exists());
+    rig.let_go("stuck");
+    let left: Vec<_> = fs::read_dir(rig.path("")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().contains("r.json")), "{left:?}");
+}
+
+#[test]
+fn nohup_keeps_working() {
+    let rig = Rig::new();
+    let script = "import os, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+os.setsid()
+os.execvp(sys.argv[1], sys.argv[1:])";
+    let mut line = words(&["python3", "-c", script]);
+    line.extend(check_line(&rig, "", &listener(&rig)));
+    let run = rig.start_of(&line);
+    rig.wait_for("up");
+    // To us, to the command, and to the group, as when a terminal closes.
+    run.signal(Signal::HUP);
+    let group = rustix::process::Pid::from_raw(run.pid() as i32).unwrap();
+    rustix::process::kill_process_group(group, Signal::HUP).unwrap();
+    run.signal(Signal::USR1);
+    wait_for_got(&rig, "SIGUSR1");
+    rig.mark("go");
+    run.wait().expect_code(0);
+}
+
+#[test]
+fn an_inherited_ignored_sigchld_does_no_harm() {
+    let rig = Rig::new();
+    let script = "import os, signal, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.execvp(sys.argv[1], sys.argv[1:])";
+    let mut line = words(&["python3", "-c", script]);
+    line.extend(check_line(&rig, "", &words(&["sh", "-c", "exit 9"])));
+    rig.start_of(&line).wait().expect_code(9);
+}
+
+#[test]
+fn timeout_ends_the_command_with_one_signal() {
+    let rig = Rig::new();
+    let options = format!("--report {}", rig.path("r.json").display());
+    let mut line = words(&["timeout", "--kill-after", "40", "1"]);
+    line.extend(check_line(&rig, &options, &listener(&rig)));
+    let run = rig.start_of(&line);
+    rig.wait_for("up");
+    wait_until("the time to be up", || !got(&rig).is_empty());
+    rig.mark("go");
+    run.wait().expect_code(124);
+    assert_eq!(got(&rig), "SIGTERM");
+    assert_eq!(rig.report("r.json")["command"]["exit_code"], 0);
+}
+
+#[test]
+fn timeout_in_the_foreground_reaches_the_command_through_us() {
+    let rig = Rig::new();
+    let mut line = words(&["setsid", "--wait", "timeout", "--foreground", "--kill-after", "40", "1"]);
+    line.extend(check_line(&rig, "", &listener(&rig)));
+    let run = rig.start_of(&line);
+    rig.wait_for("up");
+    wait_until("the time to be up", || !got(&rig).is_empty());
+    rig.mark("go");
+    run.wait().expect_code(124);
+    assert_eq!(got(&rig), "SIGTERM");
+}
+
+#[test]
+fn a_script_can_end_us_by_our_pid() {
+    // The script leads our process group, as `timeout` would, but signals only us.
+    let rig = Rig::new();
+    let script = format!(
+        "{} & pid=$!; while [ ! -e {} ]; do sleep 0.01; done; kill $pid; wait $pid; exit $?",
+        shell_line(&check_line(&rig, "", &listener(&rig))),
+        rig.path("up").display()
+    );
+    let run = rig.start_of(&words(&["setsid", "--wait", "bash", "-c", &script]));
+    wait_for_got(&rig, "SIGTERM");
+    rig.mark("go");
+    run.wait().expect_code(0);
+}
+
+#[test]
+fn the_commands_own_signals_to_its_parent_are_not_sent_back() {
+    let rig = Rig::new();
+    let script = format!("kill -USR1 $PPID; kill -TERM $PPID; touch {}; exec sleep 0.5", rig.path("sent").display());
+    let end = rig.launch(rig.check_of("", &words(&["sh", "-c", &script]))).wait();
+    end.expect_code(0);
+    assert!(rig.path("sent").exists());
+}
+
+#[test]
+fn ctrl_c_reaches_the_command_once_and_we_die_of_it_after_the_report() {
+    let rig = Rig::new();
+    let up = rig.path("up");
+    let end = at_a_terminal(
+        &rig,
+        &["file", up.to_str().unwrap(), "key", "c", "see", "clean"],
+        &check_line(&rig, "", &sleeper(&rig)),
+    );
+    assert!(end.stdout.ends_with("signal 2\n"), "{end:?}");
+    // A command that goes on gets it once, and its own end counts.
+    let rig = Rig::new();
+    let (up, got_it) = (rig.path("up"), rig.path("got"));
+    let script = shell_line(&check_line(&rig, "", &listener(&rig)));
+    let watcher = format!(
+        "while [ ! -s {} ]; do sleep 0.01; done; sleep 0.3; touch {}",
+        got_it.display(),
+        rig.path("go").display()
+    );
+    let line = words(&[
+        "bash",
+        "-c",
+        &format!("({watcher}) </dev/null >/dev/null 2>&1 & disown; trap '' INT; (trap - INT; exec {script})"),
+    ]);
+    let end = at_a_terminal(&rig, &["file", up.to_str().unwrap(), "key", "c"], &line);
+    assert!(end.stdout.ends_with("exit 0\n"), "{end:?}");
+    assert_eq!(got(&rig), "SIGINT");
+}
+
+#[test]
+fn ctrl_c_while_waiting_reports_now_and_leaves_the_survivor() {
+    let rig = Rig::new();
+    let up = rig.path("up");
+    let line = check_line(&rig, "", &rig.program("spawn-session { alloc 0 1GiB ready up hold } wait-file up"));
+    let end = at_a_terminal(&rig, &["file", up.to_str().unwrap(), "see", "Ctrl-C reports now", "key", "c"], &line);
+    assert!(end.stdout.contains("residue") && end.stdout.ends_with("exit 121\n"), "{end:?}");
+}
+
+#[test]
+fn ctrl_z_stops_all_and_fg_goes_on() {
+    let rig = Rig::new();
+    let up = rig.path("up");
+    let program = "import os, sys, time
+open(sys.argv[1] + '/up', 'w').write(str(os.getpid()))
+while not os.path.exists(sys.argv[1] + '/go'): time.sleep(0.01)
+";
+    let line = check_line(&rig, "", &words(&["python3", "-c", program, rig.path("").to_str().unwrap()]));
+    let go = format!("touch {}; echo mar''ked", rig.path("go").display());
+    let end = at_a_terminal(
+        &rig,
+        &[
+            "type",
+            "PS1=; bind 'set enable-bracketed-paste off'; echo rea''dy",
+            "see",
+            "ready",
+            "type",
+            &shell_line(&line),
+            "file",
+            up.to_str().unwrap(),
+            "key",
+            "z",
+            "see",
+            "Stopped",
+            "type",
+            &go,
+            "see",
+            "marked",
+            "type",
+            "fg",
+            "see",
+            "clean",
+            "type",
+            "echo code=$?",
+            "see",
+            "code=0",
+            "type",
+            "exit 5",
+        ],
+        &words(&["bash", "--norc", "--noprofile", "-i"]),
+    );
+    assert!(end.stdout.ends_with("exit 5\n"), "{end:?}");
+}
+
+#[test]
+fn a_shell_loop_stops_at_ctrl_c() {
+    let rig = Rig::new();
+    let up = rig.path("up");
+    let line = shell_line(&check_line(&rig, "", &sleeper(&rig)));
+    let script = format!("for i in 1 2 3; do echo round $i; {line}; done");
+    let end = at_a_terminal(&rig, &["file", up.to_str().unwrap(), "key", "c"], &words(&["bash", "-c", &script]));
+    assert!(end.stdout.contains("round 1") && !end.stdout.contains("round 2"), "{end:?}");
+    assert!(end.stdout.ends_with("signal 2\n"), "{end:?}");
+}
+
+#[test]
+fn a_closed_terminal_ends_the_command_and_the_report_is_written() {
+    // As the session's leader we alone get the hangup.
+    let rig = Rig::new();
+    let up = rig.path("up");
+    let options = format!("--report {}", rig.path("r.json").display());
+    let line = check_line(&rig, &options, &rig.program("alloc 0 1GiB ready up hold"));
+    let end = at_a_terminal(&rig, &["file", up.to_str().unwrap(), "hang-up"], &line);
+    assert!(end.stdout.ends_with("signal 1\n"), "{end:?}");
+    assert_eq!(rig.report("r.json")["command"]["signal"], 1);
+}

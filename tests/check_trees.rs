@@ -1,0 +1,248 @@
+//! Who is left of a command, and when `check` stops waiting for them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says what broke by breaking")]
+
+mod support;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use std::{ffi::OsString, fs, time::Duration};
+use support::{Rig, wait_until};
+
+const GIB: u64 = 1 << 30;
+
+fn words(words: &[&str]) -> Vec<OsString> {
+    words.iter().map(Into::into).collect()
+}
+
+fn report_option(rig: &Rig) -> String {
+    format!("--report {}", rig.path("r.json").display())
+}
+
+fn survivors(report: &Value) -> Vec<u64> {
+    report["survivors"].as_array().unwrap().iter().map(|s| s["pid"].as_u64().unwrap()).collect()
+}
+
+fn alive(pid: u32) -> bool {
+    let state = fs::read_to_string(format!("/proc/{pid}/stat")).ok();
+    state.is_some_and(|s| !s.rsplit(") ").next().unwrap().starts_with('Z'))
+}
+
+#[test]
+fn a_clean_run_is_over_at_once_and_names_its_peak() {
+    let rig = Rig::new();
+    let neighbour = rig.start("alloc 0 3GiB ready neighbour hold");
+    rig.wait_for("neighbour");
+    let end = rig.check(&report_option(&rig), "alloc 0 2GiB sleep 0.5");
+    end.expect_code(0);
+    let report = rig.report("r.json");
+    assert_eq!(report["settle_end"], "all_gone");
+    assert!(report["settled_seconds"].as_f64().unwrap() < 1.0, "{report}");
+    assert!(end.stderr.lines().count() <= 2, "{}", end.stderr);
+    let peak = report["devices"][0]["command_peak_bytes"].as_u64().unwrap();
+    assert!((2 * GIB..3 * GIB).contains(&peak), "{peak}");
+    neighbour.kill();
+}
+
+#[test]
+fn nobody_hides_from_the_subreaper() {
+    for hide in ["spawn-session", "spawn-clean", "daemonize-twice", "namespace"] {
+        let rig = Rig::new();
+        let verbs = format!("{hide} {{ rename innocent alloc 0 1GiB ready up hold }} wait-file up");
+        let end = rig.check(&format!("--settle 1s {}", report_option(&rig)), &verbs);
+        end.expect_code(121);
+        let report = rig.report("r.json");
+        assert!(!survivors(&report).is_empty(), "{hide}: {report}");
+        let holder = &report["holders"][0];
+        assert_eq!((&holder["lineage"], &report["settle_end"]), (&"own".into(), &"cap".into()), "{hide}: {report}");
+        // Found, not ended.
+        assert!(alive(holder["pid"].as_u64().unwrap().try_into().unwrap()), "{hide}");
+    }
+}
+
+#[test]
+fn a_survivor_without_gpu_is_clean_and_named() {
+    let rig = Rig::new();
+    let end =
+        rig.check(&format!("--settle 1s {}", report_option(&rig)), "daemonize-twice { ready up hold } wait-file up");
+    end.expect_code(0);
+    let pid = rig.wait_for("up");
+    let report = rig.report("r.json");
+    assert_eq!(survivors(&report), [u64::from(pid)]);
+    assert!(report["findings"].as_array().unwrap().iter().any(|f| f["kind"] == "still_running"), "{report}");
+}
+
+#[test]
+fn a_server_that_still_imports_is_waited_for_and_then_judged_when_quiet() {
+    let rig = Rig::new();
+    let end = rig.check(&report_option(&rig), "spawn { slow-import 5 alloc 0 1GiB ready up hold }");
+    end.expect_code(121);
+    let report = rig.report("r.json");
+    assert_eq!(report["settle_end"], "unchanged");
+    let settled = report["settled_seconds"].as_f64().unwrap();
+    assert!((15.0..40.0).contains(&settled), "{settled}");
+    assert_eq!(report["holders"][0]["pid"], rig.wait_for("up"));
+}
+
+#[test]
+fn memory_that_comes_back_late_is_waited_for() {
+    let rig = Rig::new();
+    let verbs = "alloc 0 4GiB late 0 0:4GiB,1500:1GiB,3000:0B sleep 0.3";
+    let end = rig.check(&report_option(&rig), verbs);
+    end.expect_code(0);
+    let report = rig.report("r.json");
+    let settled = report["settled_seconds"].as_f64().unwrap();
+    assert!((2.5..8.0).contains(&settled), "{report}");
+    // Less patience: it says that memory was still on its way, and how much.
+    let end = rig.check(&format!("--settle 500ms {}", report_option(&rig)), verbs);
+    let report = rig.report("r.json");
+    assert_eq!(report["settle_end"], "cap");
+    let draining = report["findings"].as_array().unwrap().iter().any(|f| f["kind"] == "draining");
+    assert!(draining && report["devices"][0]["used_after_bytes"].as_u64().unwrap() > GIB, "{report}");
+    // On a machine with a process that nobody may inspect, it could be that one's.
+    if !report["gaps"].as_array().unwrap().iter().any(|g| g["reason"].as_str().unwrap().contains("cannot inspect")) {
+        end.expect_code(121);
+    }
+}
+
+#[test]
+fn a_forked_copy_is_found_behind_its_ghost() {
+    let rig = Rig::new();
+    let end = rig.check(
+        &format!("--settle 1s {}", report_option(&rig)),
+        "alloc 0 2GiB sleep 0.3 fork { ready up hold } wait-file up",
+    );
+    end.expect_code(121);
+    let report = rig.report("r.json");
+    let child = rig.wait_for("up");
+    assert_eq!(report["holders"][0]["pid"], child, "{report}");
+    assert_eq!(report["holders"][0]["cause"], "forked_copy", "{report}");
+    assert_eq!(report["ghosts"][0]["candidates"], serde_json::json!([child]), "{report}");
+}
+
+#[test]
+fn a_command_killed_from_outside_is_reported() {
+    let rig = Rig::new();
+    let run = rig.spawn_check(
+        &format!("--settle 1s {}", report_option(&rig)),
+        "spawn { alloc 0 1GiB ready up hold } wait-file never",
+    );
+    let child = rig.wait_for("up");
+    let stat = fs::read_to_string(format!("/proc/{child}/stat")).unwrap();
+    let launcher: i32 = stat.rsplit(") ").next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    rustix::process::kill_process(rustix::process::Pid::from_raw(launcher).unwrap(), Signal::KILL).unwrap();
+    run.wait().expect_signal(Signal::KILL);
+    let report = rig.report("r.json");
+    assert_eq!((&report["verdict"], &report["command"]["signal"]), (&"residue".into(), &9.into()));
+    assert_eq!(report["holders"][0]["pid"], child);
+}
+
+#[test]
+fn children_from_before_us_are_not_the_runs() {
+    // A shell starts something and then becomes us.
+    let rig = Rig::new();
+    let command = rig.check_of(&report_option(&rig), &words(&["true"]));
+    let line: Vec<OsString> =
+        std::iter::once(command.get_program()).chain(command.get_args()).map(Into::into).collect();
+    let mut argv =
+        words(&["sh", "-c", "sleep 30 & echo $! > \"$0\"; exec \"$@\"", rig.path("bystander").to_str().unwrap()]);
+    argv.extend(line);
+    let end = rig.start_of(&argv).wait();
+    end.expect_code(0);
+    let report = rig.report("r.json");
+    assert_eq!((&report["settle_end"], survivors(&report)), (&"all_gone".into(), vec![]));
+    let bystander = fs::read_to_string(rig.path("bystander")).unwrap();
+    let bystander = rustix::process::Pid::from_raw(bystander.trim().parse().unwrap()).unwrap();
+    rustix::process::kill_process(bystander, Signal::KILL).unwrap();
+}
+
+#[test]
+fn as_the_first_process_of_a_namespace() {
+    let rig = Rig::new();
+    let inside = |options: &str, argv: &[OsString]| {
+        let command = rig.check_of(options, argv);
+        let mut line = words(&["unshare", "--pid", "--fork", "--mount-proc"]);
+        line.extend(std::iter::once(command.get_program()).chain(command.get_args()).map(Into::into));
+        rig.start_of(&line).wait()
+    };
+    let end = inside(&report_option(&rig), &words(&["sh", "-c", "sleep 0.1 & exit 0"]));
+    end.expect_code(0);
+    assert_eq!(rig.report("r.json")["settle_end"], "all_gone");
+    // It cannot die of a signal.
+    inside("", &words(&["sh", "-c", "kill -TERM $$"])).expect_code(143);
+    let end = inside(
+        &format!("--settle 1s {}", report_option(&rig)),
+        &rig.program("daemonize-twice { alloc 0 1GiB ready up hold } wait-file up"),
+    );
+    end.expect_code(121);
+    assert_eq!(rig.report("r.json")["survivors"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn in_a_namespace_with_the_outer_proc() {
+    let rig = Rig::new();
+    let command = rig.check_of("--settle 5s", &words(&["sh", "-c", "(sleep 0.2 &) ; exit 4"]));
+    let mut line = words(&["unshare", "--pid", "--fork"]);
+    line.extend(std::iter::once(command.get_program()).chain(command.get_args()).map(Into::into));
+    rig.start_of(&line).wait().expect_code(4);
+}
+
+#[test]
+fn a_check_inside_a_check_charges_its_own() {
+    let rig = Rig::new();
+    let inner_report = rig.path("inner.json");
+    let inner = rig.check_of(&format!("--settle 1s --report {}", inner_report.display()), &words(&["true"]));
+    let inner: Vec<String> =
+        std::iter::once(inner.get_program()).chain(inner.get_args()).map(|w| w.to_str().unwrap().to_owned()).collect();
+    let outer = rig.program("spawn-session { alloc 0 1GiB ready up hold } wait-file up");
+    let outer: Vec<String> = outer.iter().map(|w| w.to_str().unwrap().to_owned()).collect();
+    // The outer run's process is there before the inner one starts.
+    let script = format!("{} && {}", outer.join(" "), inner.join(" "));
+    let end = rig
+        .launch(rig.check_of(&format!("--settle 1s {}", report_option(&rig)), &words(&["sh", "-c", &script])))
+        .wait();
+    end.expect_code(121);
+    assert_eq!(rig.report("inner.json")["verdict"], "clean");
+    assert_eq!(rig.report("r.json")["holders"][0]["pid"], rig.wait_for("up"));
+}
+
+#[test]
+fn the_time_limit_ends_the_command_and_finds_what_it_left() {
+    let rig = Rig::new();
+    let end = rig.check(
+        &format!("--timeout 1s --settle 1s {}", report_option(&rig)),
+        "spawn-session { alloc 0 1GiB ready up hold } wait-file never",
+    );
+    end.expect_code(124);
+    let report = rig.report("r.json");
+    assert_eq!((&report["verdict"], &report["command"]["timed_out"]), (&"residue".into(), &true.into()));
+    assert_eq!(report["holders"][0]["pid"], rig.wait_for("up"));
+}
+
+#[test]
+fn a_command_that_ignores_the_time_limit_is_killed() {
+    let rig = Rig::new();
+    let end = rig.check(&format!("--timeout 500ms {}", report_option(&rig)), "ignore TERM alloc 0 1GiB ready up hold");
+    end.expect_code(124);
+    assert!(end.took > Duration::from_secs(5), "{end:?}");
+    assert_eq!(rig.report("r.json")["command"]["signal"], 9);
+    assert_eq!(rig.report("r.json")["verdict"], "clean");
+}
+
+#[test]
+fn no_zombie_gathers_while_the_command_runs() {
+    let rig = Rig::new();
+    // Each inner shell ends before its child: a hundred orphans for us to bury.
+    let script = format!(
+        "for i in $(seq 100); do (sleep 0.05 &); done; while [ ! -e {} ]; do sleep 0.02; done",
+        rig.path("go").display()
+    );
+    let run = rig.launch(rig.check_of("", &words(&["sh", "-c", &script])));
+    let children = || {
+        let list = fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.pid())).unwrap_or_default();
+        list.split_ascii_whitespace().count()
+    };
+    wait_until("the orphans to come", || children() > 1);
+    wait_until("the orphans to be buried", || children() == 1);
+    rig.mark("go");
+    run.wait().expect_code(0);
+}
