@@ -191,10 +191,8 @@ fn chargeable(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> bool {
     // somebody who is listed or new; so only new processes that we may not inspect leave a doubt.
     let new_uninspected =
         run.after.uninspected.iter().any(|u| !run.before.uninspected.iter().any(|before| before.id == u.id));
-    let blind = run.after.processes.is_none()
-        || new_uninspected
-        || run.before.observer.out_of_sight()
-        || run.out_of_sight();
+    let blind =
+        run.after.processes.is_none() || new_uninspected || run.before.observer.out_of_sight() || run.out_of_sight();
     !(listed_before || others_now || blind || grown_files())
 }
 
