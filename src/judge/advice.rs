@@ -143,7 +143,7 @@ fn see_more(scene: &Scene<'_>, wanted: bool) -> Vec<Advice> {
             "look from the host, outside of this container: only there every holder can be seen"
         };
         steps.push(step(Some("sudo gpuresid".into()), why, "nobody"));
-    } else if !scene.snapshot.uninspected.is_empty() {
+    } else if !scene.snapshot.uninspected.is_empty() && observer.uid != 0 {
         steps.push(step(
             Some("sudo gpuresid".into()),
             format!(

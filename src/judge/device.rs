@@ -187,10 +187,12 @@ fn chargeable(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> bool {
             now.is_none_or(|now| now > before)
         })
     };
-    let blind = run.after.processes.is_none()
-        || !run.after.uninspected.is_empty()
-        || run.before.observer.out_of_sight()
-        || run.out_of_sight();
+    // A process that stood there before, unlisted then and now, could only have taken over a handle or a ghost of
+    // somebody who is listed or new; so only new processes that we may not inspect leave a doubt.
+    let new_uninspected =
+        run.after.uninspected.iter().any(|u| !run.before.uninspected.iter().any(|before| before.id == u.id));
+    let blind =
+        run.after.processes.is_none() || new_uninspected || run.before.observer.out_of_sight() || run.out_of_sight();
     !(listed_before || others_now || blind || grown_files())
 }
 

@@ -154,13 +154,14 @@ fn still_running(run: &Run<'_>, holders: &[Holder]) -> Option<Finding> {
         return None;
     }
     let holding = holders.iter().filter(|h| h.lineage == Lineage::Own && h.held().0 > 0).count();
+    let open = holders.iter().filter(|h| h.lineage == Lineage::Own).count();
     let pids: Vec<_> = run.launch.survivors.iter().take(8).map(|id| id.pid.to_string()).collect();
     let more = if n > pids.len() { ", …" } else { "" };
     let (are, what) = if n == 1 { ("process", "runs") } else { ("processes", "run") };
-    let hold = match holding {
-        0 => "none of them holds GPU memory".to_owned(),
-        1 => "1 of them holds GPU memory".to_owned(),
-        m => format!("{m} of them hold GPU memory"),
+    let hold = match (holding, open) {
+        (0, 0) => "none of them has a GPU open".to_owned(),
+        (0, m) => format!("{m} of them have a GPU open, none is known to hold memory"),
+        (m, _) => format!("{m} of them hold GPU memory"),
     };
     Some(finding(
         FindingKind::StillRunning,
@@ -233,24 +234,14 @@ fn reused(scene: &Scene<'_>) -> Vec<Finding> {
 
 /// From here not everybody can be seen.
 fn out_of_sight(scene: &Scene<'_>, run: bool) -> Option<Finding> {
-    let observer = &scene.snapshot.observer;
     let in_use = scene.snapshot.devices.iter().any(|d| d.look.used().is_some_and(|u| u > NOTICEABLE));
-    if !observer.out_of_sight() || !(in_use || run) {
-        return None;
-    }
-    let why = if observer.foreign_procfs {
-        "/proc was given by --procfs"
-    } else if observer.hidepid {
-        "/proc hides the processes of other users (hidepid)"
-    } else if observer.initial_pid_namespace.is_none() {
-        "the PID namespace could not be told"
-    } else {
-        "this is a container or another private PID namespace"
-    };
-    Some(finding(
-        FindingKind::OutOfSight,
-        None,
-        None,
-        format!("Processes outside may hold memory and cannot be seen from here: {why}."),
-    ))
+    let why = scene.snapshot.observer.blind_spot()?;
+    (in_use || run).then(|| {
+        finding(
+            FindingKind::OutOfSight,
+            None,
+            None,
+            format!("Processes outside may hold memory and cannot be seen from here: {why}."),
+        )
+    })
 }

@@ -44,7 +44,9 @@ pub(crate) fn holders(scene: &Scene<'_>) -> (Vec<Holder>, Vec<Ghost>) {
                 let only = e.candidates.len() == 1;
                 for process in &e.candidates {
                     let draft = draft(&mut drafts, process);
-                    draft.keeps.push(e.entry.pid);
+                    if !draft.keeps.contains(&e.entry.pid) {
+                        draft.keeps.push(e.entry.pid);
+                    }
                     let bytes = if only { e.entry.bytes } else { None };
                     draft.held.push(held(process, device.uuid.clone(), device.minor, bytes));
                     if !only {
@@ -99,14 +101,15 @@ fn held(process: &Process, uuid: crate::model::Uuid, minor: Option<u32>, bytes: 
 }
 
 /// An unlisted process with NVIDIA files open is named if it can be behind something: it is of the run, or memory is
-/// unaccounted and it is more than a plain NVML client.
+/// unaccounted or listed with a number that cannot be resolved, and it is more than a plain NVML client.
 fn worth_naming(scene: &Scene<'_>, process: &Process) -> bool {
     if process.can_hold_memory() != Some(true) {
         return false;
     }
     let own = scene.run.is_some_and(|r| r.lineage(process.into()) == Lineage::Own);
     let unexplained = scene.largest_excess().is_some_and(|(_, bytes)| bytes > NOTICEABLE);
-    own || (unexplained && !scene.looks_like_nvml_client(process))
+    let unresolved = scene.entries.iter().any(|e| matches!(e.keeper, Keeper::OutOfSight));
+    own || ((unexplained || unresolved) && !scene.looks_like_nvml_client(process))
 }
 
 fn remembered_command(scene: &Scene<'_>, id: Option<ProcId>) -> Option<String> {

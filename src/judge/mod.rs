@@ -39,7 +39,7 @@ pub fn judge(observation: &Observation) -> Report {
     gaps.extend(run.trace.gaps.iter().cloned());
     gaps.extend(run.after.gaps.iter().cloned());
     gaps.extend(judged.iter().flat_map(|j| j.gaps.iter().cloned()));
-    gaps.extend(uninspected_gap(run.after, &holders));
+    gaps.extend(sight_gaps(run.after, &holders));
     let launch = run.launch;
     Report {
         schema: schema::REPORT.into(),
@@ -77,7 +77,7 @@ pub fn status(snapshot: &Snapshot) -> StatusReport {
     let advice = advice::of_snapshot(&scene, &holders, &ghosts);
     let mut gaps = snapshot.gaps.clone();
     gaps.extend(snapshot.devices.iter().flat_map(|d| d.look.gaps.iter().cloned()));
-    gaps.extend(uninspected_gap(snapshot, &holders));
+    gaps.extend(sight_gaps(snapshot, &holders));
     StatusReport {
         schema: schema::STATUS.into(),
         tool_version: snapshot.tool_version.clone(),
@@ -164,22 +164,28 @@ fn driver_version(snapshot: &Snapshot) -> Option<String> {
     snapshot.driver.as_ref().and_then(|d| d.driver_version.clone())
 }
 
-/// Processes whose files could not be read are one gap, not one for each.
-fn uninspected_gap(snapshot: &Snapshot, holders: &[Holder]) -> Option<Gap> {
-    let n = snapshot.uninspected.len();
-    if n == 0 {
-        return None;
+/// What a snapshot could not see at all: one gap for all processes that may not be inspected, one for a blind spot.
+fn sight_gaps(snapshot: &Snapshot, holders: &[Holder]) -> Vec<Gap> {
+    let mut gaps = Vec::new();
+    if let Some(why) = snapshot.observer.blind_spot() {
+        gaps.push(Gap::new(
+            "/proc",
+            format!("holders outside cannot be seen: {why}; `gpuresid` on the host, as root, can"),
+        ));
     }
-    let listed: Vec<_> = holders
-        .iter()
-        .filter(|h| snapshot.uninspected.iter().any(|u| u.id.pid == h.pid))
-        .map(|h| format!("{} ({})", h.pid, h.user.clone().unwrap_or_else(|| "unknown user".into())))
-        .collect();
-    let named = if listed.is_empty() { String::new() } else { format!(", among them PID {}", listed.join(", ")) };
-    Some(Gap::new(
-        "/proc",
-        format!("cannot inspect the open files of {n} process(es) of other users{named}; `sudo gpuresid` can"),
-    ))
+    let n = snapshot.uninspected.len();
+    if n > 0 {
+        let listed: Vec<_> = holders
+            .iter()
+            .filter(|h| snapshot.uninspected.iter().any(|u| u.id.pid == h.pid))
+            .map(|h| format!("{} ({})", h.pid, h.user.clone().unwrap_or_else(|| "unknown user".into())))
+            .collect();
+        let named = if listed.is_empty() { String::new() } else { format!(", among them PID {}", listed.join(", ")) };
+        let who = if snapshot.observer.uid == 0 { "not even root may" } else { "`sudo gpuresid` can do it" };
+        let s = if n == 1 { "" } else { "es" };
+        gaps.push(Gap::new("/proc", format!("cannot inspect the open files of {n} process{s}{named}; {who}")));
+    }
+    gaps
 }
 
 fn unique(gaps: Vec<Gap>) -> Vec<Gap> {

@@ -3,7 +3,7 @@
 
 use super::{
     accounting::excess,
-    entries::{self, Keeper},
+    entries::{self, GhostIdentity, Keeper},
     run::Run,
 };
 use crate::model::{Bytes, Device, Entry, EntryOrigin, Lineage, Observer, ProcId, Process, Scope, Snapshot, Uuid};
@@ -63,9 +63,9 @@ impl<'a> Scene<'a> {
                     Keeper::Ghost { id, .. } => entries::candidates(
                         processes,
                         device,
-                        (entry.pid, id),
+                        &GhostIdentity { pid: entry.pid, id },
                         client_files(&snapshot.observer, run),
-                        run.map(|r| r.trace),
+                        run,
                     ),
                     _ => Vec::new(),
                 };

@@ -53,7 +53,22 @@ impl Observer {
     /// Somebody may be out of our sight altogether: a PID namespace that is not the initial one, hidepid, or a foreign
     /// `/proc`.
     pub fn out_of_sight(&self) -> bool {
-        self.initial_pid_namespace != Some(true) || self.hidepid || self.foreign_procfs
+        self.blind_spot().is_some()
+    }
+
+    /// Why somebody may be out of our sight; `None`: everybody can be seen.
+    pub fn blind_spot(&self) -> Option<&'static str> {
+        if self.foreign_procfs {
+            Some("/proc is that of another PID namespace")
+        } else if self.hidepid {
+            Some("/proc hides the processes of other users (hidepid)")
+        } else {
+            match self.initial_pid_namespace {
+                Some(true) => None,
+                Some(false) => Some("this is a container or another private PID namespace"),
+                None => Some("the PID namespace could not be told"),
+            }
+        }
     }
 }
 
