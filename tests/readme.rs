@@ -47,8 +47,7 @@ fn its_commands_can_be_typed() {
 
 #[test]
 fn its_options_exist() {
-    use clap::CommandFactory;
-    let tool = Cli::command();
+    let tool = <Cli as clap::CommandFactory>::command();
     let mut known: Vec<String> = Vec::new();
     for command in tool.get_subcommands().chain([&tool]) {
         known.extend(command.get_arguments().filter_map(|a| a.get_long()).map(|long| format!("--{long}")));

@@ -119,7 +119,10 @@ impl Place {
                 Ok(()) => break,
                 Err(Errno::WOULDBLOCK) if Instant::now() < until => thread::sleep(BETWEEN_LOOKS),
                 Err(Errno::WOULDBLOCK) => {
-                    anyhow::bail!("a program of the demo does not end; it looks for {}", directory.path().display())
+                    anyhow::bail!(
+                        "a program of the demo does not end; it was started in {}",
+                        directory.path().display()
+                    )
                 }
                 Err(other) => return Err(other.into()),
             }
