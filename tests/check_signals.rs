@@ -163,7 +163,7 @@ os.execvp(sys.argv[1], sys.argv[1:])";
 fn timeout_ends_the_command_with_one_signal() {
     let rig = Rig::new();
     let options = format!("--report {}", rig.path("r.json").display());
-    let mut line = words(&["timeout", "--kill-after", "40", "1"]);
+    let mut line = words(&["timeout", "--kill-after", "40", "4"]);
     line.extend(check_line(&rig, &options, &listener(&rig)));
     let run = rig.start_of(&line);
     rig.wait_for("up");
@@ -177,7 +177,7 @@ fn timeout_ends_the_command_with_one_signal() {
 #[test]
 fn timeout_in_the_foreground_reaches_the_command_through_us() {
     let rig = Rig::new();
-    let mut line = words(&["setsid", "--wait", "timeout", "--foreground", "--kill-after", "40", "1"]);
+    let mut line = words(&["setsid", "--wait", "timeout", "--foreground", "--kill-after", "40", "4"]);
     line.extend(check_line(&rig, "", &listener(&rig)));
     let run = rig.start_of(&line);
     rig.wait_for("up");
