@@ -5,7 +5,7 @@ mod support;
 
 use rustix::process::Signal;
 use std::{ffi::OsString, fs};
-use support::{Finished, Rig, wait_until};
+use support::{Fault, Finished, Rig, wait_until};
 
 fn words(words: &[&str]) -> Vec<OsString> {
     words.iter().map(Into::into).collect()
@@ -234,6 +234,36 @@ fn ctrl_c_while_waiting_reports_now_and_leaves_the_survivor() {
     let line = check_line(&rig, "", &rig.program("spawn-session { alloc 0 1GiB ready up hold } wait-file up"));
     let end = at_a_terminal(&rig, &["file", up.to_str().unwrap(), "see", "Ctrl-C reports now", "key", "c"], &line);
     assert!(end.stdout.contains("residue") && end.stdout.ends_with("exit 121\n"), "{end:?}");
+}
+
+#[test]
+fn a_second_ctrl_c_leaves() {
+    // The driver hangs when the command has ended, so that even a report that is wanted now takes a while.
+    let rig = Rig::new();
+    let up = rig.path("up");
+    rig.fault(Fault { function: "nvmlDevice*".into(), hang_while: Some("stuck".into()), ..Fault::default() });
+    let stuck = rig.ledger.directory().join("stuck");
+    let script = format!("sleep 60 & echo $$ > {}; touch {}", up.display(), stuck.display());
+    let options = format!("--nvml-timeout 30s --report {}", rig.path("r.json").display());
+    let line = check_line(&rig, &options, &words(&["sh", "-c", &script]));
+    let steps = [
+        "file",
+        up.to_str().unwrap(),
+        "see",
+        "Ctrl-C reports now",
+        "key",
+        "c",
+        "see",
+        "^C",
+        "see",
+        "\u{1b}[K",
+        "key",
+        "c",
+    ];
+    let end = at_a_terminal(&rig, &steps, &line);
+    assert!(end.stdout.ends_with("signal 2\n"), "{end:?}");
+    assert!(!rig.path("r.json").exists());
+    rig.let_go("stuck");
 }
 
 #[test]
