@@ -217,7 +217,7 @@ fn a_desktop_drifts() {
                 if over.load(Ordering::Relaxed) {
                     break;
                 }
-                windows((400 + n * 37 % 60) << 20, (100 + n * 53 % 40) << 20);
+                windows((400 + n * 37 % 15) << 20, (100 + n * 53 % 15) << 20);
                 std::thread::sleep(Duration::from_millis(7));
             }
         });
