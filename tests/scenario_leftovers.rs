@@ -101,6 +101,9 @@ fn a_forked_copy_is_charged_with_what_its_ghost_is_listed_with() {
 
 #[test]
 fn several_copies_share_a_ghost_and_the_bytes_are_not_divided() {
+    if support::out_of_sight() {
+        return;
+    }
     let rig = Rig::new();
     let run = rig.spawn_check(
         &rig.reporting(SOON),
@@ -268,6 +271,9 @@ fn a_plain_zombie_holds_nothing_and_is_not_blamed() {
 
 #[test]
 fn memory_on_its_way_back_is_draining_then_clean() {
+    if support::out_of_sight() {
+        return;
+    }
     let rig = Rig::new();
     let verbs = "alloc 0 4GiB late 0 0:4GiB,1500:3GiB,2500:0B ready up wait-file go";
     let run = rig.spawn_check(&rig.reporting("--settle 700ms --sample 20ms"), verbs);
@@ -310,6 +316,9 @@ fn work_in_flight_at_exit_is_waited_for() {
 
 #[test]
 fn an_exported_handle_is_held_by_a_plain_sleep() {
+    if support::out_of_sight() {
+        return;
+    }
     let rig = Rig::new();
     let run = rig.spawn_check(&rig.reporting(SOON), "export-handle 0 4GiB ready up wait-file go");
     let exporter = rig.wait_for("up");

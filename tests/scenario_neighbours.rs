@@ -87,6 +87,9 @@ fn left_in_peace(report: &Judged, pid: u32) {
 
 #[test]
 fn a_clean_command_stays_clean_whatever_a_neighbour_does() {
+    if support::out_of_sight() {
+        return;
+    }
     for deed in &DEEDS {
         let rig = Rig::new();
         let (report, code, _neighbour) = beside(&rig, "--sample 20ms", deed, CLEAN);
@@ -103,6 +106,9 @@ fn a_clean_command_stays_clean_whatever_a_neighbour_does() {
 
 #[test]
 fn an_orphan_is_charged_in_full_whatever_a_neighbour_does() {
+    if support::out_of_sight() {
+        return;
+    }
     for deed in &DEEDS {
         let rig = Rig::new();
         let (report, code, _neighbour) = beside(&rig, SOON, deed, DIRTY);
@@ -124,6 +130,9 @@ fn an_orphan_is_charged_in_full_whatever_a_neighbour_does() {
 
 #[test]
 fn memory_that_only_a_neighbour_or_the_command_could_hold_is_open() {
+    if support::out_of_sight() {
+        return;
+    }
     let rig = Rig::new();
     // A server of the command has the GPU open, without a listed byte; the neighbour's managed memory could be its.
     let deed = &DEEDS[4];
@@ -143,6 +152,9 @@ fn memory_that_only_a_neighbour_or_the_command_could_hold_is_open() {
 
 #[test]
 fn sixteen_neighbours_at_once() {
+    if support::out_of_sight() {
+        return;
+    }
     let rig = Rig::new();
     let start = |n: u32| {
         rig.start(&format!("alloc 0 256MiB ready there-{n} wait-file deed alloc 0 128MiB ready done-{n} hold"))
@@ -178,6 +190,9 @@ fn sixteen_neighbours_at_once() {
 
 #[test]
 fn a_neighbour_that_shrinks_by_the_same_amount_does_not_hide_an_orphan() {
+    if support::out_of_sight() {
+        return;
+    }
     let rig = Rig::new();
     // Its context and 1 GiB go, exactly what the orphan has.
     let neighbour = rig.start("alloc 0 1GiB ready there wait-file deed ready done exit 0");
@@ -201,6 +216,9 @@ fn a_neighbour_that_shrinks_by_the_same_amount_does_not_hide_an_orphan() {
 
 #[test]
 fn a_desktop_drifts() {
+    if support::out_of_sight() {
+        return;
+    }
     let rig = Rig::new();
     let desktop = rig.start("nvml open nvidia0 23 ready desktop hold");
     let windows = |bytes: u64, pool: u64| {
@@ -246,6 +264,9 @@ fn a_desktop_drifts() {
 
 #[test]
 fn a_ghost_that_stood_there_before_is_the_neighbours() {
+    if support::out_of_sight() {
+        return;
+    }
     let rig = Rig::new();
     let parent = rig.start("alloc 0 3GiB fork-and-exit ready copy hold");
     let (ghost, copy) = (parent.pid(), rig.wait_for("copy"));
@@ -270,6 +291,9 @@ fn a_ghost_that_stood_there_before_is_the_neighbours() {
 
 #[test]
 fn an_exported_handle_beside_a_neighbours_context_is_open_and_both_are_said() {
+    if support::out_of_sight() {
+        return;
+    }
     let rig = Rig::new();
     let neighbour = rig.start("alloc 0 1GiB ready there hold");
     rig.wait_for("there");
@@ -296,6 +320,9 @@ fn an_exported_handle_beside_a_neighbours_context_is_open_and_both_are_said() {
 
 #[test]
 fn a_new_process_that_could_be_either_s_is_open() {
+    if support::out_of_sight() {
+        return;
+    }
     let rig = Rig::new();
     let run = rig.spawn_check(&rig.reporting("--sample 20ms"), CLEAN);
     rig.wait_for("up");

@@ -187,3 +187,12 @@ pub fn sees_everybody() -> bool {
     // The number of the initial PID namespace is a constant of the kernel.
     fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == "pid:[4026531836]")
 }
+
+/// Whether a test cannot be made here because it needs to see everybody; says so.
+pub fn out_of_sight() -> bool {
+    let blind = !sees_everybody();
+    if blind {
+        skipped("from inside a container the answer is another one: see scenario_namespaces");
+    }
+    blind
+}

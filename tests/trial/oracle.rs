@@ -3,6 +3,7 @@
 use crate::{
     plan::{Being, Deed, Left, Neighbour, Plan, Trouble},
     play::Played,
+    support::sees_everybody,
 };
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -180,7 +181,15 @@ fn others(plan: &Plan, played: &Played, gpu: usize, truth: &mut Truth) {
     }
     let copies = plan.leftovers.iter().any(|left| copies_something(left.kind));
     truth.unnamed_copies = plan.hasty && copies && plan.neighbours.iter().any(is_copy);
-    truth.chargeable = !truth.others_listed && !plan.neighbours.iter().any(born) && !somebody_new_is_closed(played);
+    if !sees_everybody() {
+        // In a container all growth may be somebody's outside.
+        truth.hidden.insert("somebody may be out of sight");
+        truth.unnamed_copies |= copies && (plan.hasty || fails);
+    }
+    truth.chargeable = sees_everybody()
+        && !truth.others_listed
+        && !plan.neighbours.iter().any(born)
+        && !somebody_new_is_closed(played);
 }
 
 fn uses_gpu(kind: Left) -> bool {
