@@ -294,10 +294,12 @@ fn a_sibling_has_its_agent(scene: &Scene<'_>, process: &Process) -> bool {
     })
 }
 
+/// Programs that run as the first process of a machine or a container, and adopt.
+const INITS: [&str; 9] =
+    ["systemd", "init", "tini", "dumb-init", "docker-init", "catatonit", "s6-svscan", "runit", "openrc-init"];
+
 /// The parent is one that adopts, and not what started it: in a container PID 1 may be the program itself.
 fn has_surely_adopted(scene: &Scene<'_>, parent: &Ancestor) -> bool {
-    const INITS: [&str; 9] =
-        ["systemd", "init", "tini", "dumb-init", "docker-init", "catatonit", "s6-svscan", "runit", "openrc-init"];
     let first_of_machine = parent.id.pid == 1 && scene.snapshot.observer.initial_pid_namespace == Some(true);
     first_of_machine || INITS.contains(&parent.comm.as_str())
 }
@@ -305,5 +307,5 @@ fn has_surely_adopted(scene: &Scene<'_>, parent: &Ancestor) -> bool {
 /// PID 1 and the service managers adopt processes whose parent is gone.
 pub(crate) fn adopts(parent: &Ancestor) -> bool {
     let ProcId { pid, .. } = parent.id;
-    pid == 1 || parent.comm == "systemd"
+    pid == 1 || INITS.contains(&parent.comm.as_str())
 }

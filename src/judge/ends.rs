@@ -56,7 +56,7 @@ fn of_program(scene: &Scene<'_>, process: &Process, known: &Known) -> Option<End
             )
         }
         Remedy::ParentFirst => {
-            let parent = process.ancestors.first().filter(|p| p.id.pid > 1 && !super::cause::adopts(p))?;
+            let parent = process.ancestors.first().filter(|p| !super::cause::adopts(p))?;
             let root = scene.run.and_then(|r| r.launch.root);
             let shell = ["bash", "sh", "zsh", "fish", "dash", "tmux: server", "screen", "sshd", "containerd-shim"];
             // Below a shell it is the first of its kind itself; below one of its own kind the end of that one is meant.
