@@ -134,7 +134,11 @@ fn a_consumer_keeps_what_its_producer_lost() {
     let producer = cuda(71, above);
     let during = (listed(&[(71, 5730), (72, 518)]), vec![producer, consumer.clone()]);
     let told = |consumer: Process| {
-        run(snapshot(listed(&[]), Vec::new()), &[during.clone()], snapshot(listed(&[(72, 5638)]), vec![consumer]))
+        run(
+            snapshot(listed(&[]), Vec::new()),
+            std::slice::from_ref(&during),
+            snapshot(listed(&[(72, 5638)]), vec![consumer]),
+        )
     };
     let report = told(consumer.clone());
     let held = holder(&report.holders, 72);
