@@ -64,7 +64,7 @@ impl Cli {
             Some(_) if status != StatusArgs::default() => {
                 return Err(clap::Error::raw(
                     clap::error::ErrorKind::ArgumentConflict,
-                    "--json, --watch and --fail-on are options of `status` when they stand before the command; write \
+                    "--json, --watch, --all and --fail-on are options of `status` when they stand before the command; write \
                      them after it\n",
                 ));
             }
@@ -166,6 +166,9 @@ pub struct StatusArgs {
         conflicts_with = "fail_on"
     )]
     pub watch: Option<Duration>,
+    /// Name everybody who has a GPU open too, memory or not: monitors, ranks with a GPU they do not use
+    #[arg(long)]
+    pub all: bool,
     /// Exit with 121 if somebody holds memory for one of these causes, such as orphan,forked_copy,half_dead
     #[arg(long, value_name = "CAUSE", value_delimiter = ',', value_parser = values::cause)]
     pub fail_on: Vec<Cause>,
@@ -175,6 +178,7 @@ impl StatusArgs {
     fn or(self, after: Self) -> Self {
         Self {
             json: self.json || after.json,
+            all: self.all || after.all,
             watch: after.watch.or(self.watch),
             fail_on: [self.fail_on, after.fail_on].concat(),
         }

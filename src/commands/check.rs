@@ -225,10 +225,7 @@ fn not_started(
         timed_out: false,
         seconds: None,
     });
-    report.findings.insert(
-        0,
-        Finding { kind: FindingKind::Died, device_uuid: None, bytes: None, text: format!("not started: {error}") },
-    );
+    report.findings.insert(0, Finding::new(FindingKind::Died, None, None, format!("not started: {error}")));
     say(|out| writeln!(out, "gpuresid: error: {error}"));
     write(targets, &report, &observation);
     Ending::Code(error.exit_code)

@@ -5,6 +5,7 @@ use super::{
     entries::Keeper,
     run::Run,
     scene::Scene,
+    sharing::shares_memory_of,
 };
 use crate::model::{Bytes, Device, DeviceReport, Gap, Lineage, Scope, Verdict};
 
@@ -226,19 +227,6 @@ fn moved(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> (Bytes, Bytes) {
         if proof { proven = proven + still_there } else { possible = possible + still_there }
     }
     (proven, possible)
-}
-
-/// Whether a process maps a shared-memory file that PyTorch or CUDA named after `pid`: `torch_PID_…` (decimal),
-/// `cuda.shm.UID.PID.…` (hexadecimal).
-pub(crate) fn shares_memory_of(process: &crate::model::Process, pid: u32) -> bool {
-    let decimal = pid.to_string();
-    let hex = format!("{pid:x}");
-    process.shared_mappings.iter().any(|path| {
-        let name = path.rsplit('/').next().unwrap_or(path);
-        let torch = name.strip_prefix("torch_").and_then(|n| n.split('_').next());
-        let cuda = name.strip_prefix("cuda.shm.").and_then(|n| n.split('.').nth(1));
-        torch == Some(&decimal) || cuda == Some(&hex)
-    })
 }
 
 /// What decided, or what keeps the interval open.

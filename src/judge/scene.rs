@@ -80,6 +80,11 @@ impl<'a> Scene<'a> {
         Self { snapshot, processes, run, entries }
     }
 
+    /// The process that a holder was made of.
+    pub(crate) fn living(&self, holder: &crate::model::Holder) -> Option<&'a Process> {
+        self.processes.iter().find(|p| p.id.pid == holder.pid && Some(p.id.start_ticks) == holder.start_ticks)
+    }
+
     /// The entries of one device.
     pub(crate) fn on<'s>(&'s self, uuid: &'s Uuid) -> impl Iterator<Item = &'s Attributed<'a>> {
         self.entries.iter().filter(move |e| e.device.identity.uuid == *uuid)

@@ -8,6 +8,7 @@ mod device;
 mod gap;
 mod ids;
 mod launch;
+mod place;
 mod process;
 mod report;
 mod snapshot;
@@ -18,7 +19,8 @@ pub use device::{Device, DeviceIdentity, DeviceLook, Entry, ListKind, Look, Memo
 pub use gap::Gap;
 pub use ids::{BootId, ProcId, Uuid};
 pub use launch::{Command, End, Launch, Limits, Scope, SettleEnd};
-pub use process::{Ancestor, DeviceFiles, Process, ProcessState, Uninspected};
+pub use place::{Container, Place, SlurmJob, Unit};
+pub use process::{Ancestor, Blocked, BlockedThread, DeviceFiles, Process, ProcessState, Uninspected};
 pub use report::{
     Advice, Cause, CommandReport, DeviceReport, DeviceStatus, Finding, FindingKind, Ghost, Held, Holder, Lineage,
     Report, StatusReport, Verdict,

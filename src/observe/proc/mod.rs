@@ -3,8 +3,9 @@
 //! [`ProcReader`] is the door. Behind it: `handle` (open directories, and which errors mean what), `stat` (the two
 //! files about a process that every reader needs), `nodes` and `files` (the scan of open files), `memory` (what can
 //! make a reader hang), `facts` (one process), `tree` (parents and children), `scan` (all processes), `observer` (from
-//! where we look), `cgroup`.
+//! where we look), `cgroup`, `blocked` (threads that do not come out of the kernel), `slurm`.
 
+mod blocked;
 mod cgroup;
 mod facts;
 mod files;
@@ -13,6 +14,7 @@ mod memory;
 mod nodes;
 mod observer;
 mod scan;
+mod slurm;
 mod stat;
 mod tree;
 
@@ -67,6 +69,7 @@ struct Inner {
     ticks_per_second: u64,
     users: Mutex<HashMap<u32, Option<String>>>,
     stuck: memory::Stuck,
+    stuck_details: memory::Stuck,
 }
 
 impl ProcReader {
@@ -87,6 +90,7 @@ impl ProcReader {
             ticks_per_second: procfs::ticks_per_second(),
             users: Mutex::default(),
             stuck: memory::Stuck::default(),
+            stuck_details: memory::Stuck::default(),
         };
         Ok(Self { options, inner: Arc::new(inner) })
     }
