@@ -13,8 +13,9 @@ use crate::{
         proc::{ProcOptions, ProcReader},
         select::Selection,
     },
-    report::{ReportTarget, Style, Targets, table},
+    report::{ReportTarget, Style, Targets, redact, table},
     run::{self, Before, Event, NotStarted, Outcome, Session, Stop},
+    text,
 };
 use std::{
     ffi::OsString,
@@ -45,6 +46,8 @@ pub struct CheckOptions {
     pub sample: Duration,
     /// Print nothing; the exit code and the reports say it.
     pub silent: bool,
+    /// Hide arguments, users and host names in everything that is written.
+    pub redact: bool,
     /// The reports to write.
     pub reports: Vec<ReportTarget>,
     /// Where device readings come from.
@@ -71,6 +74,7 @@ impl CheckOptions {
             grace: Duration::from_secs(5),
             sample: Duration::from_millis(100),
             silent: false,
+            redact: false,
             reports: Vec::new(),
             source: Source::Nvml { library: None },
             open_timeout: Duration::from_secs(60),
@@ -101,6 +105,7 @@ pub(super) fn options(global: &Global, args: CheckArgs) -> CheckOptions {
         timeout: args.timeout,
         sample: args.sample,
         silent: args.quiet,
+        redact: global.redact,
         reports: args.report,
         source: session.source,
         open_timeout: session.open_timeout,
@@ -167,7 +172,7 @@ fn checked(options: &CheckOptions) -> Result<Ending, Stop> {
 
 /// Judges, prints and writes.
 fn report(outcome: Outcome, options: &CheckOptions, targets: Targets) -> Ending {
-    let observation = Observation {
+    let mut observation = Observation {
         schema: schema::OBSERVATION.into(),
         before: outcome.before.clone(),
         trace: outcome.trace.clone(),
@@ -175,7 +180,10 @@ fn report(outcome: Outcome, options: &CheckOptions, targets: Targets) -> Ending 
         launch: outcome.launch.clone(),
         limits: options.limits.clone(),
     };
-    let report = judge::judge(&observation);
+    let mut report = judge::judge(&observation);
+    if options.redact {
+        redact::run(&mut observation, &mut report);
+    }
     if !options.silent {
         say(|out| table::check(&report, &Style::stderr(), out));
     }
@@ -208,7 +216,7 @@ fn not_started(
         survivors: Vec::new(),
         oom_kills: None,
     };
-    let observation = Observation {
+    let mut observation = Observation {
         schema: schema::OBSERVATION.into(),
         before: snapshot.clone(),
         trace: Trace::default(),
@@ -219,7 +227,7 @@ fn not_started(
     let mut report = judge::judge(&observation);
     report.exit_code = error.exit_code;
     report.command = Some(CommandReport {
-        argv: run.argv.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
+        argv: text::display_arguments(&run.argv),
         exit_code: Some(error.exit_code),
         signal: None,
         timed_out: false,
@@ -229,7 +237,10 @@ fn not_started(
         0,
         Finding { kind: FindingKind::Died, device_uuid: None, bytes: None, text: format!("not started: {error}") },
     );
-    say(|out| writeln!(out, "gpuresid: error: {error}"));
+    if options.redact {
+        redact::run(&mut observation, &mut report);
+    }
+    say(|out| writeln!(out, "gpuresid: error: {}", text::clean(&error.to_string())));
     write(targets, &report, &observation);
     Ending::Code(error.exit_code)
 }

@@ -8,9 +8,9 @@ use crate::{
     cli::{Global, StatusArgs},
     exit::{self, Ending},
     judge,
-    model::StatusReport,
+    model::{Snapshot, StatusReport},
     observe::session::{Session, SessionOptions},
-    report::{Style, json, table},
+    report::{Style, json, redact, table},
     text,
 };
 use std::{
@@ -29,9 +29,9 @@ const SLOW: Duration = Duration::from_secs(5);
 pub(super) fn run(global: &Global, args: &StatusArgs) -> anyhow::Result<Ending> {
     let options = session_options(global);
     if let Some(every) = args.watch {
-        return watch(&options, every, args.json);
+        return watch(&options, every, args.json, global.redact);
     }
-    let report = judge::status(&Session::open(&options, driver_is_slow)?.snapshot()?);
+    let report = judged(&Session::open(&options, driver_is_slow)?.snapshot()?, global.redact);
     stdout::print(|out| match args.json {
         true => json::pretty(&report, out),
         false => table::status(&report, &Style::stdout(), out),
@@ -40,11 +40,11 @@ pub(super) fn run(global: &Global, args: &StatusArgs) -> anyhow::Result<Ending> 
     Ok(Ending::Code(if found { exit::RESIDUE } else { exit::CLEAN }))
 }
 
-fn watch(options: &SessionOptions, every: Duration, as_json: bool) -> anyhow::Result<Ending> {
+fn watch(options: &SessionOptions, every: Duration, as_json: bool, redacted: bool) -> anyhow::Result<Ending> {
     let mut session = None;
     let mut first = true;
     loop {
-        let looked = look(options, &mut session);
+        let looked = look(options, &mut session, redacted);
         if every >= SLOW || looked.is_err() {
             session = None;
         }
@@ -66,12 +66,20 @@ fn watch(options: &SessionOptions, every: Duration, as_json: bool) -> anyhow::Re
     }
 }
 
-fn look(options: &SessionOptions, session: &mut Option<Session>) -> anyhow::Result<StatusReport> {
+fn look(options: &SessionOptions, session: &mut Option<Session>, redacted: bool) -> anyhow::Result<StatusReport> {
     let session = match session {
         Some(session) => session,
         None => session.insert(Session::open(options, driver_is_slow)?),
     };
-    Ok(judge::status(&session.snapshot()?))
+    Ok(judged(&session.snapshot()?, redacted))
+}
+
+fn judged(snapshot: &Snapshot, redacted: bool) -> StatusReport {
+    let mut report = judge::status(snapshot);
+    if redacted {
+        redact::status(snapshot, &mut report);
+    }
+    report
 }
 
 /// One picture. On a terminal it is drawn over the one before, line by line, so that nothing flickers.

@@ -18,6 +18,7 @@ use crate::{
     exit::Ending,
     judge::fold::Fold,
     model::{Bytes, Command, End, Launch, ProcId, Scope, SettleEnd, Snapshot, Trace},
+    text,
 };
 use rustix::process::Signal;
 use std::{
@@ -416,7 +417,7 @@ impl Watch<'_> {
             None => self.before.snapshot(root, Some(self.command)),
         };
         let command = Command {
-            argv: self.options.argv.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
+            argv: text::display_arguments(&self.options.argv),
             id: self.command,
             started_ms: self.started_ms,
             ended_ms: self.ended.map(|e| e.at_ms),
