@@ -2,9 +2,12 @@
 //! seconds, and tells settling what is charged right now.
 
 use super::{accounting::excess, lineage::descends};
-use crate::model::{
-    Bytes, DeviceEvent, DeviceLook, DeviceTrace, Entry, EntryOrigin, Gap, Look, Move, Point, ProcId, Process, Scope,
-    Seen, Snapshot, Trace, Uuid,
+use crate::{
+    model::{
+        Bytes, DeviceEvent, DeviceLook, DeviceTrace, Entry, EntryOrigin, Gap, Look, Move, Point, ProcId, Process,
+        Scope, Seen, Snapshot, Trace, Uuid,
+    },
+    text,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -64,9 +67,11 @@ pub struct Fold {
 impl Fold {
     /// A fold that starts at the before-look. `root` is the subreaper below which all of the run stands.
     pub fn new(before: &Snapshot, scope: Scope, root: Option<ProcId>) -> Self {
+        // A MIG parent is shown and never summed; where it tells nothing, nothing must wait for it.
         let devices = before
             .devices
             .iter()
+            .filter(|d| !d.identity.mig_parent)
             .map(|d| (d.identity.uuid.clone(), DeviceFold::new(before, &d.identity.uuid, &d.look)))
             .collect();
         Self {
@@ -113,7 +118,8 @@ impl Fold {
             Seen {
                 id: process.id,
                 comm: process.comm.clone(),
-                argv: process.argv.clone(),
+                // An observation is a file that people hand on.
+                argv: text::display_argv(&process.argv),
                 uid: process.uid,
                 ancestors: process.ancestors.clone(),
                 marker: process.marker.clone(),

@@ -167,11 +167,22 @@ fn driver_version(snapshot: &Snapshot) -> Option<String> {
 /// What a snapshot could not see at all: one gap for all processes that may not be inspected, one for a blind spot.
 fn sight_gaps(snapshot: &Snapshot, holders: &[Holder]) -> Vec<Gap> {
     let mut gaps = Vec::new();
-    if let Some(why) = snapshot.observer.blind_spot() {
+    if let Some(why) = snapshot.driver.as_ref().and_then(|d| d.interposed.as_deref()) {
         gaps.push(Gap::new(
-            "/proc",
-            format!("holders outside cannot be seen: {why}; `gpuresid` on the host, as root, can"),
+            "NVML",
+            format!(
+                "{why}, so its numbers may not be the driver's; without it, or with `--nvml-lib` and the path of NVIDIA's \
+                 libnvidia-ml.so.1, they would be"
+            ),
         ));
+    }
+    if let Some(why) = snapshot.observer.blind_spot() {
+        let step = if snapshot.observer.hidepid && !snapshot.observer.foreign_procfs {
+            "`sudo gpuresid` can"
+        } else {
+            "`gpuresid` on the host, as root, can"
+        };
+        gaps.push(Gap::new("/proc", format!("holders outside cannot be seen: {why}; {step}")));
     }
     let n = snapshot.uninspected.len();
     if n > 0 {

@@ -14,7 +14,7 @@ mod snapshot;
 mod trace;
 
 pub use bytes::{Bytes, Limit, ParseSizeError};
-pub use device::{Device, DeviceIdentity, DeviceLook, Entry, ListKind, Look, Memory, MemoryApi, MigIdentity};
+pub use device::{Device, DeviceIdentity, DeviceLook, Entry, ListApi, ListKind, Look, Memory, MemoryApi, MigIdentity};
 pub use gap::Gap;
 pub use ids::{BootId, ProcId, Uuid};
 pub use launch::{Command, End, Launch, Limits, Scope, SettleEnd};

@@ -75,5 +75,5 @@ pub fn assemble(parts: SnapshotParts<'_>) -> Snapshot {
 
 /// A device that was not read: everything about it is unknown.
 fn unread(uuid: Uuid) -> DeviceLook {
-    DeviceLook { uuid, memory: None, entries: None, utilization_percent: None, gaps: Vec::new() }
+    DeviceLook { uuid, memory: None, entries: None, list_api: None, utilization_percent: None, gaps: Vec::new() }
 }

@@ -73,6 +73,7 @@ pub(super) fn look(used: u64, entries: Vec<Entry>) -> DeviceLook {
             api: MemoryApi::V2,
         }),
         entries: Some(entries),
+        list_api: None,
         utilization_percent: None,
         gaps: Vec::new(),
     }
@@ -92,6 +93,7 @@ pub(super) fn snapshot(look: DeviceLook, processes: Vec<Process>) -> Snapshot {
             nvml_version: None,
             cuda_version: None,
             library: None,
+            interposed: None,
         }),
         observer: Observer {
             id: ROOT,
