@@ -215,6 +215,7 @@ fn not_started(
         settle_end: None,
         survivors: Vec::new(),
         oom_kills: None,
+        leftovers: Vec::new(),
     };
     let mut observation = Observation {
         schema: schema::OBSERVATION.into(),

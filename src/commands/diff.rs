@@ -66,6 +66,7 @@ fn launch(run_id: String, scope: Scope, before: &Snapshot) -> Launch {
         settle_end: None,
         survivors: Vec::new(),
         oom_kills: None,
+        leftovers: Vec::new(),
     }
 }
 

@@ -4,8 +4,8 @@
 use super::{accounting::excess, lineage::descends};
 use crate::{
     model::{
-        Bytes, DeviceEvent, DeviceLook, DeviceTrace, Entry, EntryOrigin, Gap, Look, Move, Point, ProcId, Process,
-        Scope, Seen, Snapshot, Trace, Uuid,
+        Ancestor, Bytes, DeviceEvent, DeviceLook, DeviceTrace, Entry, EntryOrigin, Gap, Look, Move, Point, ProcId,
+        Process, Scope, Seen, Snapshot, Trace, Uuid,
     },
     text,
 };
@@ -105,7 +105,7 @@ impl Fold {
         if let Some(seen) = self.seen.get_mut(&process.id) {
             seen.last_ms = at_ms;
             if seen.marker.is_none() {
-                seen.marker.clone_from(&process.marker);
+                seen.marker = process.marker.as_deref().map(text::clean);
             }
             return;
         }
@@ -117,12 +117,16 @@ impl Fold {
             process.id,
             Seen {
                 id: process.id,
-                comm: process.comm.clone(),
                 // An observation is a file that people hand on.
+                comm: text::clean(&process.comm),
                 argv: text::display_argv(&process.argv),
                 uid: process.uid,
-                ancestors: process.ancestors.clone(),
-                marker: process.marker.clone(),
+                ancestors: process
+                    .ancestors
+                    .iter()
+                    .map(|a| Ancestor { comm: text::clean(&a.comm), ..a.clone() })
+                    .collect(),
+                marker: process.marker.as_deref().map(text::clean),
                 listed: false,
                 first_ms: at_ms,
                 last_ms: at_ms,

@@ -62,6 +62,7 @@ pub fn judge(observation: &Observation) -> Report {
         devices: judged.into_iter().map(|j| j.report).collect(),
         holders,
         ghosts,
+        leftovers: launch.leftovers.clone(),
         findings,
         advice,
         gaps: unique(gaps),
@@ -77,6 +78,7 @@ pub fn status(snapshot: &Snapshot) -> StatusReport {
     let advice = advice::of_snapshot(&scene, &holders, &ghosts);
     let mut gaps = snapshot.gaps.clone();
     gaps.extend(snapshot.devices.iter().flat_map(|d| d.look.gaps.iter().cloned()));
+    gaps.extend(snapshot.devices.iter().filter_map(untold));
     gaps.extend(sight_gaps(snapshot, &holders));
     StatusReport {
         schema: schema::STATUS.into(),
@@ -162,6 +164,14 @@ fn is_simulated(snapshot: &Snapshot) -> bool {
 
 fn driver_version(snapshot: &Snapshot) -> Option<String> {
     snapshot.driver.as_ref().and_then(|d| d.driver_version.clone())
+}
+
+/// Processes that the driver lists without their memory, as it does on WSL and in virtual GPUs.
+fn untold(device: &crate::model::Device) -> Option<Gap> {
+    let pids: Vec<String> =
+        device.look.entries.iter().flatten().filter(|e| e.bytes.is_none()).map(|e| e.pid.to_string()).collect();
+    let reason = || format!("the driver does not tell how much memory PID {} holds", pids.join(", "));
+    (!pids.is_empty()).then(|| Gap::new(device.identity.label(), reason()))
 }
 
 /// What a snapshot could not see at all: one gap for all processes that may not be inspected, one for a blind spot.

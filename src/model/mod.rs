@@ -17,7 +17,7 @@ pub use bytes::{Bytes, Limit, ParseSizeError};
 pub use device::{Device, DeviceIdentity, DeviceLook, Entry, ListApi, ListKind, Look, Memory, MemoryApi, MigIdentity};
 pub use gap::Gap;
 pub use ids::{BootId, ProcId, Uuid};
-pub use launch::{Command, End, Launch, Limits, Scope, SettleEnd};
+pub use launch::{Command, End, Launch, Leftover, Limits, Scope, SettleEnd};
 pub use process::{Ancestor, DeviceFiles, Process, ProcessState, Uninspected};
 pub use report::{
     Advice, Cause, CommandReport, DeviceReport, DeviceStatus, Finding, FindingKind, Ghost, Held, Holder, Lineage,

@@ -1,6 +1,6 @@
 //! What the tool says.
 
-use super::{Bytes, DeviceEvent, Gap, Limits, ProcId, Scope, SettleEnd, Uuid};
+use super::{Bytes, DeviceEvent, Gap, Leftover, Limits, ProcId, Scope, SettleEnd, Uuid};
 use serde::{Deserialize, Serialize};
 
 /// The answer of a check.
@@ -149,6 +149,8 @@ pub enum FindingKind {
     Draining,
     /// How the command died.
     Died,
+    /// The command failed while a GPU had next to nothing left.
+    OutOfMemory,
     /// The driver reported an error of the device.
     Xid,
     /// A number of NVML's list has been reused by an innocent process.
@@ -276,6 +278,9 @@ pub struct Report {
     pub holders: Vec<Holder>,
     /// Entries without a process.
     pub ghosts: Vec<Ghost>,
+    /// What it left in shared memory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leftovers: Vec<Leftover>,
     /// What else was found.
     pub findings: Vec<Finding>,
     /// What to do, what disturbs nobody first.

@@ -135,6 +135,8 @@ struct Words {
     names: BTreeSet<String>,
     /// Single arguments, and the files in them.
     arguments: BTreeSet<String>,
+    /// Names of programs, which stay: `sh -c "python3 …"` makes one an argument.
+    programs: BTreeSet<String>,
     /// Command lines as sentences quote them, most often cut short.
     lines: BTreeSet<String>,
 }
@@ -178,6 +180,8 @@ impl Words {
 
     fn argv(&mut self, argv: &[String], comm: &str) {
         let line = crate::text::display_command(argv, comm);
+        self.programs.extend(argv.first().map(|first| program(first).to_owned()));
+        self.programs.insert(comm.to_owned());
         if line.split_whitespace().nth(1).is_some() && !line.starts_with('[') {
             self.lines.insert(line.clone());
         }
@@ -220,7 +224,8 @@ impl Words {
             text = hide_quoted(&text, line);
         }
         // The longest first: a path before the name of its file.
-        let mut words: Vec<&String> = self.arguments.iter().chain(&self.names).collect();
+        let arguments = self.arguments.iter().filter(|word| !self.programs.contains(*word));
+        let mut words: Vec<&String> = arguments.chain(&self.names).collect();
         words.sort_by_key(|w| std::cmp::Reverse(w.len()));
         for word in words {
             text = hide_word(&text, word);

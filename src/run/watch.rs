@@ -17,7 +17,8 @@ use super::{
 use crate::{
     exit::Ending,
     judge::fold::Fold,
-    model::{Bytes, Command, End, Launch, ProcId, Scope, SettleEnd, Snapshot, Trace},
+    model::{Bytes, Command, End, Launch, Leftover, ProcId, Scope, SettleEnd, Snapshot, Trace},
+    observe::shm::Listing,
     text,
 };
 use rustix::process::Signal;
@@ -132,6 +133,9 @@ pub(super) struct Watch<'a> {
     told: bool,
     report_now: bool,
     oom_before: Option<u64>,
+    /// What was in shared memory before; `None` where there is none.
+    pub(super) shm_before: Option<Listing>,
+    pub(super) leftovers: Vec<Leftover>,
 }
 
 impl Session {
@@ -144,6 +148,7 @@ impl Session {
         let reaper = Reaper::start(self.myself)
             .map_err(|e| anyhow::Error::new(e).context("could not become the subreaper of the command's processes"))?;
         let oom_before = oom::kills();
+        let shm_before = Listing::now(&self.reader.options.dev);
         // Whoever told us to end meanwhile did not mean a command that does not exist yet.
         self.told_to_end()?;
         let started = Instant::now();
@@ -186,6 +191,8 @@ impl Session {
             told: false,
             report_now: false,
             oom_before,
+            shm_before,
+            leftovers: Vec::new(),
         };
         watch.run().map(Ok)
     }
@@ -435,6 +442,7 @@ impl Watch<'_> {
             settled_ms,
             settle_end: end,
             survivors,
+            leftovers: self.leftovers,
             oom_kills: self.oom_before.zip(oom::kills()).map(|(before, now)| now.saturating_sub(before)),
         };
         Outcome { before, trace: self.sampler.finish(), after, launch }

@@ -143,5 +143,6 @@ pub(super) fn launch(command: ProcId, root: ProcId, scope: Scope, all_gone: bool
         settle_end: None,
         survivors: Vec::new(),
         oom_kills: None,
+        leftovers: Vec::new(),
     }
 }

@@ -135,14 +135,16 @@ fn lists(
                 compute_failed |= kind == ListKind::Compute;
                 let reason = match e {
                     ListError::Code(Code::NO_PERMISSION) if identity.mig_parent => {
-                        format!(
-                            "it is split into MIG instances, and its own {name} process list is for root only; the \
-                             instances tell theirs (`sudo gpuresid` shows both)"
-                        )
+                        "it is split into MIG instances, and we may not read its own process lists (`sudo gpuresid` may); \
+                         the instances tell theirs"
+                            .to_owned()
                     }
                     e => format!("reading the {name} process list: {e}"),
                 };
-                gaps.push(Gap::new(identity.label(), reason));
+                let gap = Gap::new(identity.label(), reason);
+                if !gaps.contains(&gap) {
+                    gaps.push(gap);
+                }
             }
         }
     }

@@ -90,7 +90,7 @@ pub(super) fn read(root: impl AsFd, ids: Vec<ProcId>, mappings: bool, stuck: &St
 
 /// Lets another thread `read` one after the other (`None`: gone), and where it hangs leaves it and starts a new one
 /// behind that process. Who is known to be stuck is passed over.
-fn guarded<T, F>(ids: Vec<ProcId>, stuck: &Stuck, read: F) -> Vec<Answer<T>>
+pub(super) fn guarded<T, F>(ids: Vec<ProcId>, stuck: &Stuck, read: F) -> Vec<Answer<T>>
 where
     T: Send + 'static,
     F: Fn(ProcId) -> Option<T> + Send + Sync + 'static,

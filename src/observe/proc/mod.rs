@@ -13,8 +13,11 @@ mod memory;
 mod nodes;
 mod observer;
 mod scan;
+mod shared;
 mod stat;
 mod tree;
+
+pub use shared::Usage;
 
 use crate::model::{BootId, Gap, Observer, Process, Uninspected};
 use anyhow::{Context, bail};
@@ -33,11 +36,13 @@ pub struct ProcOptions {
     pub procfs: PathBuf,
     /// `/dev`, or `--dev`: where NVIDIA's nodes are.
     pub dev: PathBuf,
+    /// `/sys`: whose the graphics nodes are. Another one is for tests.
+    pub sys: PathBuf,
 }
 
 impl Default for ProcOptions {
     fn default() -> Self {
-        Self { procfs: "/proc".into(), dev: "/dev".into() }
+        Self { procfs: "/proc".into(), dev: "/dev".into(), sys: "/sys".into() }
     }
 }
 
