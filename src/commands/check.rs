@@ -23,6 +23,9 @@ use std::{
     time::Duration,
 };
 
+/// How the finding of a command that could not be run begins.
+const NOT_STARTED: &str = "not started: ";
+
 /// What `check` was asked for.
 #[derive(Debug, Clone)]
 pub struct CheckOptions {
@@ -236,12 +239,13 @@ fn not_started(
     });
     report.findings.insert(
         0,
-        Finding { kind: FindingKind::Died, device_uuid: None, bytes: None, text: format!("not started: {error}") },
+        Finding { kind: FindingKind::Died, device_uuid: None, bytes: None, text: format!("{NOT_STARTED}{error}") },
     );
     if options.redact {
         redact::run(&mut observation, &mut report);
     }
-    say(|out| writeln!(out, "gpuresid: error: {}", text::clean(&error.to_string())));
+    let said = report.findings.first().map_or_else(String::new, |f| f.text.replacen(NOT_STARTED, "", 1));
+    say(|out| writeln!(out, "gpuresid: error: {}", text::clean(&said)));
     write(targets, &report, &observation);
     Ending::Code(error.exit_code)
 }

@@ -276,7 +276,7 @@ fn hide_word(text: &str, word: &str) -> String {
         let after = found.get(word.len()..).unwrap_or_default();
         let left = lead.chars().next_back().or(before);
         let alone =
-            !(left.is_some_and(part) && word.starts_with(part)) && !(after.starts_with(part) && word.ends_with(part));
+            !(left.is_some_and(part) && word.starts_with(part) || after.starts_with(part) && word.ends_with(part));
         out.push_str(lead);
         out.push_str(if alone { HIDDEN } else { word });
         before = word.chars().next_back();

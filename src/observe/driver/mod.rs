@@ -21,6 +21,7 @@ mod readers;
 mod records;
 pub mod simulated;
 mod slot;
+mod socket;
 
 pub use blocking::Blocking;
 pub use client::Client;
