@@ -104,6 +104,9 @@ pub struct Global {
     /// Where the NVIDIA device files are
     #[arg(long, global = true, value_name = "PATH", default_value = "/dev")]
     pub dev: PathBuf,
+    /// Hide arguments, users and host names in everything that is written
+    #[arg(long, global = true, env = "GPURESID_REDACT", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    pub redact: bool,
     /// Colour: auto (on a terminal, unless NO_COLOR is set), always or never
     #[arg(
         long,

@@ -55,6 +55,7 @@ pub(crate) fn judge(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> Judged
     let limit = limit(run, total, peak);
     let verdict = match (device.identity.mig_parent, limit, interval.high) {
         (true, _, _) => Verdict::Clean,
+        _ if run.interposed().is_some() => Verdict::Inconclusive,
         (_, Some(limit), _) if interval.low > limit => Verdict::Residue,
         (_, Some(limit), Some(high)) if high <= limit => Verdict::Clean,
         _ => Verdict::Inconclusive,
@@ -251,6 +252,9 @@ fn because(
             return said;
         }
         Verdict::Inconclusive => {}
+    }
+    if let Some(why) = run.interposed() {
+        said.push(format!("the readings may not be the driver's own: {why}"));
     }
     if device.look.memory.is_none() {
         said.push("its memory could not be read after the command".into());

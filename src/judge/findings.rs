@@ -15,6 +15,7 @@ pub(crate) fn of_run(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged], holder
     let mut found = Vec::new();
     found.extend(died(run));
     found.extend(still_running(run, holders));
+    found.extend(full(run, scene, judged));
     for device in judged {
         let uuid = &device.report.uuid;
         let label = label(scene, uuid);
@@ -193,6 +194,37 @@ fn died(run: &Run<'_>) -> Option<Finding> {
         None => text,
     };
     Some(finding(FindingKind::Died, None, None, text.trim().to_owned()))
+}
+
+/// GPUs that were full at some time of a run that failed: what it tried to get more of cannot be seen, so it is said as
+/// what it is, a likely reason.
+fn full(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged]) -> Vec<Finding> {
+    let failed = matches!(
+        run.launch.command.as_ref().map(|c| c.end),
+        Some(Some(End::Exited(code))) if code != 0
+    ) || matches!(run.launch.command.as_ref().map(|c| c.end), Some(Some(End::Signaled { .. })));
+    if !failed {
+        return Vec::new();
+    }
+    let nearly_full = |device: &Judged| {
+        let report = &device.report;
+        let own = report.command_peak_bytes.filter(|own| own.0 > 0)?;
+        let (total, peak) = (report.total_bytes?, report.peak_bytes?);
+        let usable = total.saturating_sub(report.reserved_bytes.unwrap_or_default());
+        (usable.saturating_sub(peak).0 < total.0 / 50).then(|| {
+            finding(
+                FindingKind::OutOfMemory,
+                Some(&report.uuid),
+                Some(peak),
+                format!(
+                    "{}: {peak} of {usable} were in use at the peak, {own} of them by the command, which failed: it may have \
+                     run out of GPU memory.",
+                    label(scene, &report.uuid)
+                ),
+            )
+        })
+    };
+    judged.iter().filter(|j| !mig_parent(scene, &j.report.uuid)).filter_map(nearly_full).collect()
 }
 
 /// The names of the signals that end programs.

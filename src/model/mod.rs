@@ -15,10 +15,10 @@ mod snapshot;
 mod trace;
 
 pub use bytes::{Bytes, Limit, ParseSizeError};
-pub use device::{Device, DeviceIdentity, DeviceLook, Entry, ListKind, Look, Memory, MemoryApi, MigIdentity};
+pub use device::{Device, DeviceIdentity, DeviceLook, Entry, ListApi, ListKind, Look, Memory, MemoryApi, MigIdentity};
 pub use gap::Gap;
 pub use ids::{BootId, ProcId, Uuid};
-pub use launch::{Command, End, Launch, Limits, Scope, SettleEnd};
+pub use launch::{Command, End, Launch, Leftover, Limits, Scope, SettleEnd};
 pub use place::{Container, Place, SlurmJob, Unit};
 pub use process::{Ancestor, Blocked, BlockedThread, DeviceFiles, Process, ProcessState, Uninspected};
 pub use report::{

@@ -180,7 +180,8 @@ impl<D: Fn(Message)> Driver<D> {
                 }
                 Phase::Ready => {
                     let devices = self.queue.front().cloned().unwrap_or_default();
-                    match self.send(Ask::Look { devices }) {
+                    let patience_ms = patience_ms(self.options.look_timeout);
+                    match self.send(Ask::Look { devices, patience_ms }) {
                         Ok(id) => self.phase = Phase::Looking { id },
                         // Its death is, or will be, reported by the thread that reads from it; until then it is asked.
                         Err(_) => self.phase = Phase::Looking { id: 0 },
@@ -196,7 +197,8 @@ impl<D: Fn(Message)> Driver<D> {
     fn open(&mut self) -> io::Result<()> {
         self.number += 1;
         self.link.start(self.number)?;
-        let ask = Ask::Open { source: self.options.source.clone(), events: self.options.events };
+        let patience_ms = patience_ms(self.options.open_timeout);
+        let ask = Ask::Open { source: self.options.source.clone(), events: self.options.events, patience_ms };
         // As above: a helper that died at once is reported.
         let id = self.send(ask).unwrap_or(0);
         self.phase = Phase::Opening { id, until: Instant::now() + self.options.open_timeout };
@@ -311,6 +313,11 @@ impl<D: Fn(Message)> Driver<D> {
         Failure::new(FailureKind::Timeout, format!("{doing}: {call} did not come back within {limit}{detail}"))
             .hint("see what the kernel says: sudo dmesg | grep -i -e nvrm -e xid")
     }
+}
+
+/// How long the helper waits for a single device: it must answer before we give up on all of them.
+fn patience_ms(limit: Duration) -> u64 {
+    u64::try_from((limit / 4 * 3).as_millis()).unwrap_or(u64::MAX)
 }
 
 fn died(how: &str) -> Failure {

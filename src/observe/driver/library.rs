@@ -111,7 +111,7 @@ pub(super) fn version_mismatch(library: Option<&str>) -> Failure {
 }
 
 /// The loaded kernel module's version.
-fn kernel_version() -> Option<String> {
+pub(super) fn kernel_version() -> Option<String> {
     fs::read_to_string("/sys/module/nvidia/version")
         .ok()
         .map(|text| text.trim().to_owned())
@@ -125,7 +125,7 @@ fn nvrm_version(text: &str) -> Option<String> {
 }
 
 /// The version that the file name carries: `libnvidia-ml.so.580.159.04`, once links are followed.
-fn file_version(file: &Path) -> Option<String> {
+pub(super) fn file_version(file: &Path) -> Option<String> {
     let file = fs::canonicalize(file).ok()?;
     let version = file.file_name()?.to_str()?.split_once(".so.")?.1;
     is_version(version).then(|| version.into())

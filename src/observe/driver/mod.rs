@@ -8,6 +8,7 @@ mod client;
 mod codes;
 mod events;
 mod helper;
+mod interposed;
 mod keeper;
 pub mod ledger;
 mod library;
@@ -16,8 +17,10 @@ mod nursery;
 mod nvml;
 mod protocol;
 mod raw;
+mod readers;
 mod records;
 pub mod simulated;
+mod slot;
 mod socket;
 
 pub use blocking::Blocking;
@@ -162,8 +165,9 @@ trait DeviceSource {
     /// The devices that there are.
     fn inventory(&mut self) -> Result<Inventory, Failure>;
 
-    /// One look at these devices (empty: all), in the order of the inventory, `at_ms` 0.
-    fn look(&mut self, devices: &[Uuid]) -> Result<Look, Failure>;
+    /// One look at these devices (empty: all), in the order of the inventory, `at_ms` 0. A device that has not answered
+    /// after `patience` is a gap, if another has.
+    fn look(&mut self, devices: &[Uuid], patience: Duration) -> Result<Look, Failure>;
 
     /// Events since the last call, `at_ms` 0. Never waits.
     fn poll_events(&mut self) -> Vec<DeviceEvent>;
@@ -174,7 +178,7 @@ impl DeviceSource for simulated::Simulated {
         Self::inventory(self)
     }
 
-    fn look(&mut self, devices: &[Uuid]) -> Result<Look, Failure> {
+    fn look(&mut self, devices: &[Uuid], _: Duration) -> Result<Look, Failure> {
         Self::look(self, devices)
     }
 

@@ -25,11 +25,15 @@ pub(super) enum Ask {
         source: Source,
         /// Watch for Xid events.
         events: bool,
+        /// After so many milliseconds a device that hangs is left behind if another answers.
+        patience_ms: u64,
     },
     /// One look.
     Look {
         /// Empty: all.
         devices: Vec<Uuid>,
+        /// As above.
+        patience_ms: u64,
     },
 }
 
@@ -98,8 +102,11 @@ mod tests {
 
     #[test]
     fn messages_survive_the_pipe() {
-        round_trip(&Request { id: 1, ask: Ask::Open { source: Source::Nvml { library: None }, events: true } });
-        round_trip(&Request { id: 2, ask: Ask::Look { devices: vec![Uuid("GPU-1\n\"".into())] } });
+        round_trip(&Request {
+            id: 1,
+            ask: Ask::Open { source: Source::Nvml { library: None }, events: true, patience_ms: 1 },
+        });
+        round_trip(&Request { id: 2, ask: Ask::Look { devices: vec![Uuid("GPU-1\n\"".into())], patience_ms: 1 } });
         let look = DeviceLook {
             uuid: Uuid("GPU-1".into()),
             memory: Some(Memory {
@@ -110,6 +117,7 @@ mod tests {
                 api: MemoryApi::V1,
             }),
             entries: Some(vec![Entry { pid: 7, bytes: None, gi: Some(1), ci: None, lists: vec![ListKind::Mps] }]),
+            list_api: None,
             utilization_percent: None,
             gaps: vec![Gap::new("GPU 0", "line\nbreak")],
         };

@@ -4,7 +4,7 @@
 
 use super::codes::Code;
 use super::records::{Record, Records, UnknownLayout};
-use crate::model::{Bytes, ListKind, Memory, MemoryApi};
+use crate::model::{Bytes, ListApi, ListKind, Memory, MemoryApi};
 use nvml_wrapper::{Device, Nvml};
 use std::{ffi::c_void, os::fd::RawFd};
 
@@ -92,6 +92,14 @@ impl Symbols {
         }
     }
 
+    /// Where the functions lie that answer for memory and processes.
+    pub(super) fn addresses(&self) -> Vec<usize> {
+        let v1 = self.memory_v1.map(|f| f as usize);
+        let v2 = self.memory_v2.map(|f| f as usize);
+        let lists = [self.compute, self.graphics].into_iter().flatten().flatten().map(|f| f as usize);
+        v1.into_iter().chain(v2).chain(lists).collect()
+    }
+
     /// One memory reading by this version of the call.
     pub(super) fn memory(&self, device: &Device<'static>, api: MemoryApi) -> Result<Memory, Code> {
         // SAFETY: the handle comes from this library and is used only for the call.
@@ -129,7 +137,7 @@ impl Symbols {
         device: &Device<'static>,
         kind: ListKind,
         buffer: &mut Records,
-    ) -> Result<Vec<Record>, ListError> {
+    ) -> Result<(Vec<Record>, ListApi), ListError> {
         // SAFETY: as in `memory`.
         let handle: Handle = unsafe { device.handle() }.cast();
         let versions = match kind {
@@ -137,10 +145,11 @@ impl Symbols {
             ListKind::Graphics => self.graphics,
             ListKind::Mps => self.mps,
         };
-        for call in versions.into_iter().flatten() {
+        for (call, api) in versions.into_iter().zip([ListApi::V3, ListApi::V2, ListApi::V1]) {
+            let Some(call) = call else { continue };
             match list_once(handle, call, buffer) {
                 Err(ListError::Code(code)) if code.is_missing_call() => {}
-                other => return other,
+                other => return other.map(|records| (records, api)),
             }
         }
         Err(ListError::Code(Code::FUNCTION_NOT_FOUND))

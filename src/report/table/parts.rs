@@ -2,7 +2,7 @@
 
 use super::grid::{Column, Grid};
 use crate::{
-    model::{Advice, Cause, Finding, Gap, Ghost, Held, Holder, Uuid},
+    model::{Advice, Bytes, Cause, Finding, Gap, Ghost, Held, Holder, Leftover, Uuid},
     report::{Style, words},
     text,
 };
@@ -168,6 +168,30 @@ impl Page<'_> {
                 impostor.unwrap_or_default()
             );
             self.paragraph("- ", &text)?;
+        }
+        Ok(())
+    }
+
+    /// Files that stay in shared memory. They are main memory, so they are no part of the verdict.
+    pub(super) fn leftovers(&mut self, leftovers: &[Leftover]) -> io::Result<()> {
+        const MOST: usize = 8;
+        if leftovers.is_empty() {
+            return Ok(());
+        }
+        let sum: Bytes = leftovers.iter().map(|l| l.bytes).sum();
+        let files = words::count(leftovers.len(), "file", "files");
+        self.heading(&format!("Left in shared memory: {files}, {sum} of main memory"))?;
+        for leftover in leftovers.iter().take(MOST) {
+            let doubt = match leftover.unused {
+                Some(true) => "nobody uses it any more",
+                _ => "nobody that can be inspected uses it; not everybody can be",
+            };
+            self.paragraph("- ", &format!("{}: {}; {doubt}", leftover.path, leftover.bytes))?;
+            self.command("  remove it: ", &leftover.remove)?;
+        }
+        if leftovers.len() > MOST {
+            let more = format!("{} more stand in the JSON report", leftovers.len() - MOST);
+            self.paragraph("- ", &more)?;
         }
         Ok(())
     }
