@@ -8,6 +8,7 @@
 
 pub mod cli;
 pub mod commands;
+pub mod doctor;
 pub mod error;
 pub mod exit;
 pub mod judge;

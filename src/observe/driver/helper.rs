@@ -76,10 +76,10 @@ fn serve() -> io::Result<()> {
                 source = Some(opened);
                 inventory
             })),
-            Ask::Look { devices } => Say::Look(match source.as_mut() {
-                Some(source) => source.look(&devices),
-                None => Err(Failure::new(FailureKind::Other, "reading the GPUs: they were not opened")),
-            }),
+            Ask::Look { devices } => {
+                Say::Look(source.as_mut().ok_or_else(unopened).and_then(|source| source.look(&devices)))
+            }
+            Ask::Facts => Say::Facts(source.as_mut().ok_or_else(unopened).and_then(|source| source.facts())),
         };
         let events = source.as_mut().map(|s| s.poll_events()).unwrap_or_default();
         let mut lines = String::new();
@@ -91,6 +91,10 @@ fn serve() -> io::Result<()> {
         output.flush()?;
     }
     Ok(())
+}
+
+fn unopened() -> Failure {
+    Failure::new(FailureKind::Other, "reading the GPUs: they were not opened")
 }
 
 fn open(source: Source, events: bool) -> Result<Box<dyn DeviceSource>, Failure> {

@@ -17,13 +17,14 @@ mod nvml;
 mod protocol;
 mod raw;
 mod records;
+mod settings;
 pub mod simulated;
 
 pub use blocking::Blocking;
 pub use client::Client;
 pub use helper::inner_command;
 
-use crate::model::{DeviceEvent, DeviceIdentity, DriverInfo, Gap, Look, Uuid};
+use crate::model::{DeviceEvent, DeviceIdentity, DriverFacts, DriverInfo, Gap, Look, Uuid};
 use serde::{Deserialize, Serialize};
 use std::{path::PathBuf, time::Duration};
 
@@ -164,6 +165,9 @@ trait DeviceSource {
     /// One look at these devices (empty: all), in the order of the inventory, `at_ms` 0.
     fn look(&mut self, devices: &[Uuid]) -> Result<Look, Failure>;
 
+    /// How the devices are set up.
+    fn facts(&mut self) -> Result<DriverFacts, Failure>;
+
     /// Events since the last call, `at_ms` 0. Never waits.
     fn poll_events(&mut self) -> Vec<DeviceEvent>;
 }
@@ -175,6 +179,10 @@ impl DeviceSource for simulated::Simulated {
 
     fn look(&mut self, devices: &[Uuid]) -> Result<Look, Failure> {
         Self::look(self, devices)
+    }
+
+    fn facts(&mut self) -> Result<DriverFacts, Failure> {
+        Ok(DriverFacts::default())
     }
 
     fn poll_events(&mut self) -> Vec<DeviceEvent> {

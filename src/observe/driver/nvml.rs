@@ -11,9 +11,10 @@ use super::{
     library,
     raw::{ListError, Symbols},
     records::{Records, merge},
+    settings,
 };
 use crate::model::{
-    DeviceEvent, DeviceIdentity, DeviceLook, DriverInfo, DriverSource, Entry, Gap, ListKind, Look, Memory, MemoryApi,
+    DeviceEvent, DeviceIdentity, DeviceLook, DriverFacts, DriverInfo, DriverSource, Entry, Gap, ListKind, Look, Memory, MemoryApi,
     MigIdentity, Uuid,
 };
 use nvml_wrapper::{Device, Nvml as Library, error::NvmlError};
@@ -311,6 +312,14 @@ impl DeviceSource for Nvml {
         done();
         self.looked = true;
         Ok(Look { at_ms: 0, devices: looks })
+    }
+
+    fn facts(&mut self) -> Result<DriverFacts, Failure> {
+        let symbols = &self.symbols;
+        let whole = self.slots.iter().filter(|slot| slot.identity.mig.is_none());
+        let devices = whole.map(|slot| settings::of(slot.device.as_ref(), &slot.identity, symbols)).collect();
+        done();
+        Ok(DriverFacts { mapped: library::mapped_files(), devices })
     }
 
     fn poll_events(&mut self) -> Vec<DeviceEvent> {
