@@ -2,6 +2,7 @@
 
 pub mod check;
 mod diff;
+mod doctor;
 mod marker;
 mod snapshot;
 mod status;
@@ -41,6 +42,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Ending> {
         Command::Check(args) => check::run(&check::options(&global, args)),
         Command::Snapshot(args) => snapshot::run(&global, &args),
         Command::Diff(args) => diff::run(&global, &args),
+        Command::Doctor(args) => doctor::run(&global, args),
     }
 }
 

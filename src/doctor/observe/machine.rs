@@ -21,7 +21,7 @@ const LIBRARIES: [&str; 2] = ["libnvidia-ml.so.1", "libcuda.so.1"];
 
 pub(super) fn look(
     proc: &ProcOptions,
-    minors: &Vec<u32>,
+    minors: &[u32],
     environment: &BTreeMap<String, String>,
     xids: Seen<Vec<Xid>>,
 ) -> Machine {

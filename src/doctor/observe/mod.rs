@@ -54,7 +54,7 @@ pub fn look(options: &SessionOptions, python: Option<PathBuf>, slow: impl FnOnce
         let xids = kmsg::look(&options.proc.dev.join("kmsg"));
         let driver = open(&mut blocking, options, slow)?;
         let minors = match &driver {
-            Ok(seen) => seen.inventory.devices.iter().filter_map(|d| d.minor).collect(),
+            Ok(seen) => seen.inventory.devices.iter().filter_map(|d| d.minor).collect::<Vec<u32>>(),
             Err(_) => Vec::new(),
         };
         (machine::look(&options.proc, &minors, &environment, xids), driver)

@@ -73,9 +73,10 @@ fn site_directories(interpreter: &Path, home: Option<&Path>) -> Vec<PathBuf> {
         return installed(&real, home);
     };
     let setting = |name: &str| {
-        settings.lines().filter_map(|line| line.split_once('=')).find_map(|(key, value)| {
-            key.trim().eq_ignore_ascii_case(name).then(|| value.trim().to_owned())
-        })
+        settings
+            .lines()
+            .filter_map(|line| line.split_once('='))
+            .find_map(|(key, value)| key.trim().eq_ignore_ascii_case(name).then(|| value.trim().to_owned()))
     };
     let mut all = of_prefix(prefix, None);
     if setting("include-system-site-packages").is_some_and(|value| value.eq_ignore_ascii_case("true"))
@@ -171,9 +172,10 @@ fn metadata_version(site: &Path) -> Option<String> {
             _ => return None,
         };
         let text = fs::read_to_string(entry.path().join(file)).ok()?;
-        text.lines().take_while(|line| !line.is_empty()).find_map(|line| line.strip_prefix("Version:")).map(|v| {
-            v.trim().to_owned()
-        })
+        text.lines()
+            .take_while(|line| !line.is_empty())
+            .find_map(|line| line.strip_prefix("Version:"))
+            .map(|v| v.trim().to_owned())
     })
 }
 
@@ -199,8 +201,11 @@ mod tests {
         fs::write(site.join("torch/version.py"), format!("__version__ = '{version}'\ncuda = '12.6'\n")).unwrap();
         let info = site.join(format!("torch-{version}.dist-info"));
         fs::create_dir_all(&info).unwrap();
-        fs::write(info.join("METADATA"), format!("Metadata-Version: 2.1\nName: torch\nVersion: {version}\n\nVersion: 9"))
-            .unwrap();
+        fs::write(
+            info.join("METADATA"),
+            format!("Metadata-Version: 2.1\nName: torch\nVersion: {version}\n\nVersion: 9"),
+        )
+        .unwrap();
     }
 
     fn interpreter(prefix: &Path, name: &str) -> PathBuf {
