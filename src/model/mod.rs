@@ -16,9 +16,7 @@ mod trace;
 
 pub use bytes::{Bytes, Limit, ParseSizeError};
 pub use device::{Device, DeviceIdentity, DeviceLook, Entry, ListKind, Look, Memory, MemoryApi, MigIdentity};
-pub use doctor::{
-    ComputeMode, DeviceFacts, DoctorLine, DoctorReport, DriverFacts, Level, NowAndNext, RemappedRows,
-};
+pub use doctor::{ComputeMode, DeviceFacts, DoctorLine, DoctorReport, DriverFacts, Level, NowAndNext, RemappedRows};
 pub use gap::Gap;
 pub use ids::{BootId, ProcId, Uuid};
 pub use launch::{Command, End, Launch, Limits, Scope, SettleEnd};

@@ -14,8 +14,8 @@ use super::{
     settings,
 };
 use crate::model::{
-    DeviceEvent, DeviceIdentity, DeviceLook, DriverFacts, DriverInfo, DriverSource, Entry, Gap, ListKind, Look, Memory, MemoryApi,
-    MigIdentity, Uuid,
+    DeviceEvent, DeviceIdentity, DeviceLook, DriverFacts, DriverInfo, DriverSource, Entry, Gap, ListKind, Look, Memory,
+    MemoryApi, MigIdentity, Uuid,
 };
 use nvml_wrapper::{Device, Nvml as Library, error::NvmlError};
 use std::{ffi::OsString, path::Path, thread};

@@ -36,12 +36,7 @@ pub(super) fn of(device: Result<&Device<'static>, &Gap>, identity: &DeviceIdenti
     facts
 }
 
-fn known<T>(
-    what: &str,
-    answer: Result<T, NvmlError>,
-    identity: &DeviceIdentity,
-    gaps: &mut Vec<Gap>,
-) -> Option<T> {
+fn known<T>(what: &str, answer: Result<T, NvmlError>, identity: &DeviceIdentity, gaps: &mut Vec<Gap>) -> Option<T> {
     answer.map_or_else(|error| refused(what, Code::from(&error), identity, gaps), Some)
 }
 
