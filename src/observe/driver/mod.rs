@@ -19,6 +19,7 @@ mod raw;
 mod records;
 mod settings;
 pub mod simulated;
+mod socket;
 
 pub use blocking::Blocking;
 pub use client::Client;
