@@ -190,7 +190,7 @@ mod tests {
         for fault in &table.faults {
             assert!(fault.before.as_ref().is_none_or(|before| fault.from < *before), "{}", fault.id);
             let option = |name: &str| table.options.iter().any(|o| o.key == name);
-            for needs in &fault.needs {
+            if let Some(needs) = &fault.needs {
                 assert!(option(&needs.option) && needs.together_with.iter().all(|o| option(o)), "{}", fault.id);
             }
         }
