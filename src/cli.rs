@@ -5,6 +5,7 @@ pub mod usage;
 mod values;
 
 use crate::{
+    demo::Case,
     exit,
     model::{Bytes, Cause, Limit, Scope},
     report::ReportTarget,
@@ -146,6 +147,8 @@ pub enum Command {
     /// Check driver, permissions, environment and PyTorch, and say how to mend what is wrong
     #[command(after_help = exit::TABLE)]
     Doctor(DoctorArgs),
+    /// Show what `check` finds, with real processes on a simulated GPU: works on any machine
+    Demo(DemoArgs),
 }
 
 /// `status`.
@@ -325,4 +328,12 @@ pub struct DoctorArgs {
     /// Write JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// `demo`.
+#[derive(Debug, Clone, Args)]
+pub struct DemoArgs {
+    /// What to play [default: one after the other]
+    #[arg(value_name = "CASE")]
+    pub case: Option<Case>,
 }

@@ -122,7 +122,7 @@ impl Session {
             cap: options.settle,
             quiet: options.quiet,
             tolerated: options.tolerated,
-            outsiders: options.scope != Scope::Run,
+            outsiders: options.scope != Scope::Run || before.observer.out_of_sight(),
         };
         let watch = Watch {
             session: self,
