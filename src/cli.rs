@@ -147,6 +147,9 @@ pub enum Command {
     /// Say which GPU memory is held that was not held in a snapshot
     #[command(after_help = exit::TABLE)]
     Diff(DiffArgs),
+    /// Check driver, permissions, environment and PyTorch, and say how to mend what is wrong
+    #[command(after_help = exit::TABLE)]
+    Doctor(DoctorArgs),
     /// Show what `check` finds, with real processes on a simulated GPU: works on any machine
     Demo(DemoArgs),
 }
@@ -318,6 +321,20 @@ pub struct DiffArgs {
     /// What counts as residue.
     #[command(flatten)]
     pub limits: LimitArgs,
+}
+
+/// `doctor`.
+#[derive(Debug, Clone, Args)]
+pub struct DoctorArgs {
+    /// The Python whose PyTorch is looked at: an interpreter or an environment's directory [default: the first on PATH]
+    #[arg(long, value_name = "PATH")]
+    pub python: Option<PathBuf>,
+    /// Exit with 1 on a warning too
+    #[arg(long)]
+    pub strict: bool,
+    /// Write JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `demo`.

@@ -9,6 +9,7 @@
 pub mod cli;
 pub mod commands;
 pub mod demo;
+pub mod doctor;
 pub mod error;
 pub mod exit;
 pub mod judge;

@@ -3,6 +3,7 @@
 pub mod check;
 pub mod demo;
 mod diff;
+mod doctor;
 mod marker;
 mod snapshot;
 mod status;
@@ -43,6 +44,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Ending> {
         Command::Snapshot(args) => snapshot::run(&global, &args),
         Command::Demo(args) => demo::run(&args),
         Command::Diff(args) => diff::run(&global, &args),
+        Command::Doctor(args) => doctor::run(&global, args),
     }
 }
 

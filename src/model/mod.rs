@@ -5,6 +5,7 @@
 
 mod bytes;
 mod device;
+mod doctor;
 mod gap;
 mod ids;
 mod launch;
@@ -16,6 +17,7 @@ mod trace;
 
 pub use bytes::{Bytes, Limit, ParseSizeError};
 pub use device::{Device, DeviceIdentity, DeviceLook, Entry, ListApi, ListKind, Look, Memory, MemoryApi, MigIdentity};
+pub use doctor::{ComputeMode, DeviceFacts, DoctorLine, DoctorReport, DriverFacts, Level, NowAndNext, RemappedRows};
 pub use gap::Gap;
 pub use ids::{BootId, ProcId, Uuid};
 pub use launch::{Command, End, Launch, Leftover, Limits, Scope, SettleEnd};
@@ -39,4 +41,6 @@ pub mod schema {
     pub const REPORT: &str = "gpuresid.report/1";
     /// A [`super::StatusReport`].
     pub const STATUS: &str = "gpuresid.status/1";
+    /// A [`super::DoctorReport`].
+    pub const DOCTOR: &str = "gpuresid.doctor/1";
 }

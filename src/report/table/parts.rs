@@ -28,7 +28,11 @@ impl Page<'_> {
 
     /// A paragraph behind `first`, its later lines indented as deep. The text may hold a stranger's words.
     pub(super) fn paragraph(&mut self, first: &str, paragraph: &str) -> io::Result<()> {
-        let indent = text::width(first);
+        self.paragraph_after(first, text::width(first), paragraph)
+    }
+
+    /// As [`Self::paragraph`] behind a text that takes `indent` columns, colour not counted.
+    pub(super) fn paragraph_after(&mut self, first: &str, indent: usize, paragraph: &str) -> io::Result<()> {
         let room = self.style.width.map(|columns| usize::from(columns).saturating_sub(indent).max(20));
         for (number, line) in text::wrap(&text::clean(paragraph), room).iter().enumerate() {
             let lead = if number == 0 { first.to_string() } else { " ".repeat(indent) };
@@ -38,7 +42,7 @@ impl Page<'_> {
     }
 
     /// Something to paste: never broken, because a broken line does not work when pasted.
-    fn command(&mut self, first: &str, command: &str) -> io::Result<()> {
+    pub(super) fn command(&mut self, first: &str, command: &str) -> io::Result<()> {
         let command = self.style.bold(&text::clean(command));
         writeln!(self.out, "{first}{command}")
     }
