@@ -275,8 +275,8 @@ fn memory_on_its_way_back_is_draining_then_clean() {
         return;
     }
     let rig = Rig::new();
-    let verbs = "alloc 0 4GiB late 0 0:4GiB,1500:3GiB,2500:0B ready up wait-file go";
-    let run = rig.spawn_check(&rig.reporting("--settle 700ms --sample 20ms"), verbs);
+    let verbs = |steps: &str| format!("alloc 0 4GiB late 0 {steps} ready up wait-file go");
+    let run = rig.spawn_check(&rig.reporting("--settle 700ms --sample 20ms"), &verbs("0:4GiB,6000:0B"));
     rig.wait_for("up");
     rig.wait_for_looks();
     rig.mark("go");
@@ -292,7 +292,7 @@ fn memory_on_its_way_back_is_draining_then_clean() {
     wait_until("the memory to come back", || rig.used(0) == 0);
     assert_eq!(rig.now().pids(), [0; 0]);
     // And with patience there is nothing to report.
-    rig.check(&rig.reporting("--sample 20ms"), &verbs.replace("ready up wait-file go", "sleep 0.3")).expect_code(0);
+    rig.check(&rig.reporting("--sample 20ms"), &verbs("0:4GiB,1000:3GiB,2500:0B")).expect_code(0);
     let report = rig.judged();
     report.expect("clean").expect_charged(0);
     assert!(report.0["settled_seconds"].as_f64().unwrap() >= 2.0, "{:#}", report.0);
@@ -309,7 +309,7 @@ fn work_in_flight_at_exit_is_waited_for() {
         let report = rig.judged();
         report.expect("clean").expect_charged(0);
         let settled = report.0["settled_seconds"].as_f64().unwrap();
-        assert!((0.5..5.0).contains(&settled), "{late}: {settled}");
+        assert!((0.5..40.0).contains(&settled), "{late}: {settled}");
         assert!(end.took < Duration::from_secs(20), "{end:?}");
     }
 }
