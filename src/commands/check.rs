@@ -41,6 +41,8 @@ pub struct CheckOptions {
     pub timeout: Option<Duration>,
     /// From SIGTERM to SIGKILL at the time limit.
     pub grace: Duration,
+    /// End what is left after the verdict.
+    pub cleanup: bool,
     /// Time between two looks.
     pub sample: Duration,
     /// Print nothing; the exit code and the reports say it.
@@ -69,6 +71,7 @@ impl CheckOptions {
             quiet: Duration::from_secs(12),
             timeout: None,
             grace: Duration::from_secs(5),
+            cleanup: false,
             sample: Duration::from_millis(100),
             silent: false,
             reports: Vec::new(),
@@ -99,6 +102,8 @@ pub(super) fn options(global: &Global, args: CheckArgs) -> CheckOptions {
         scope: args.scope.into(),
         settle: args.settle,
         timeout: args.timeout,
+        grace: args.grace,
+        cleanup: args.cleanup,
         sample: args.sample,
         silent: args.quiet,
         reports: args.report,
@@ -158,15 +163,23 @@ fn checked(options: &CheckOptions) -> Result<Ending, Stop> {
         silent: options.silent,
     };
     let outcome = session.watch(&mut before, &run_options)?;
-    session.leave_at_next_signal();
+    if !options.cleanup || outcome.is_err() {
+        session.leave_at_next_signal();
+    }
     match outcome {
-        Ok(outcome) => Ok(report(outcome, options, targets)),
+        Ok(outcome) => Ok(report(outcome, options, targets, &mut session, &before)),
         Err(error) => Ok(not_started(&error, &before, &session, &run_options, options, targets)),
     }
 }
 
 /// Judges, prints and writes.
-fn report(outcome: Outcome, options: &CheckOptions, targets: Targets) -> Ending {
+fn report(
+    mut outcome: Outcome,
+    options: &CheckOptions,
+    targets: Targets,
+    session: &mut Session,
+    before: &Before,
+) -> Ending {
     let observation = Observation {
         schema: schema::OBSERVATION.into(),
         before: outcome.before.clone(),
@@ -175,9 +188,19 @@ fn report(outcome: Outcome, options: &CheckOptions, targets: Targets) -> Ending 
         launch: outcome.launch.clone(),
         limits: options.limits.clone(),
     };
-    let report = judge::judge(&observation);
+    let mut report = judge::judge(&observation);
+    if options.cleanup {
+        let cleanup = session.clean_up(&mut outcome, &before.selected, options.grace);
+        if cleanup.nothing_lives {
+            // Whoever was to be ended has been.
+            report.advice.retain(|step| step.command.is_none());
+        }
+        report.cleanup = Some(cleanup);
+        session.leave_at_next_signal();
+    }
     if !options.silent {
         say(|out| table::check(&report, &Style::stderr(), out));
+        say(|out| table::cleanup(&report, &Style::stderr(), out));
     }
     let ending = outcome.ending(report.exit_code);
     match (write(targets, &report, &observation), ending) {

@@ -2,10 +2,13 @@
 
 pub mod check;
 mod diff;
+mod r#gen;
 mod marker;
+mod reclaim;
 mod snapshot;
 mod status;
 mod stdout;
+mod wait;
 
 use crate::{
     cli::{Cli, Color, Command, Global, Inconclusive, LimitArgs, usage},
@@ -41,6 +44,9 @@ pub fn run(cli: Cli) -> anyhow::Result<Ending> {
         Command::Check(args) => check::run(&check::options(&global, args)),
         Command::Snapshot(args) => snapshot::run(&global, &args),
         Command::Diff(args) => diff::run(&global, &args),
+        Command::Reclaim(args) => reclaim::run(&global, &args),
+        Command::Wait(args) => wait::run(&global, &args),
+        Command::Gen(args) => r#gen::run(&args),
     }
 }
 

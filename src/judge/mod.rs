@@ -62,6 +62,7 @@ pub fn judge(observation: &Observation) -> Report {
         devices: judged.into_iter().map(|j| j.report).collect(),
         holders,
         ghosts,
+        cleanup: None,
         findings,
         advice,
         gaps: unique(gaps),

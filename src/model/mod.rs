@@ -9,6 +9,7 @@ mod gap;
 mod ids;
 mod launch;
 mod process;
+mod reclaim;
 mod report;
 mod snapshot;
 mod trace;
@@ -19,6 +20,9 @@ pub use gap::Gap;
 pub use ids::{BootId, ProcId, Uuid};
 pub use launch::{Command, End, Launch, Limits, Scope, SettleEnd};
 pub use process::{Ancestor, DeviceFiles, Process, ProcessState, Uninspected};
+pub use reclaim::{
+    CleanedDevice, Cleanup, Ended, LeftAlone, ReclaimDevice, ReclaimReport, ReclaimStep, Role, StepOutcome,
+};
 pub use report::{
     Advice, Cause, CommandReport, DeviceReport, DeviceStatus, Finding, FindingKind, Ghost, Held, Holder, Lineage,
     Report, StatusReport, Verdict,
@@ -37,4 +41,6 @@ pub mod schema {
     pub const REPORT: &str = "gpuresid.report/1";
     /// A [`super::StatusReport`].
     pub const STATUS: &str = "gpuresid.status/1";
+    /// A [`super::ReclaimReport`].
+    pub const RECLAIM: &str = "gpuresid.reclaim/1";
 }

@@ -276,6 +276,9 @@ pub struct Report {
     pub holders: Vec<Holder>,
     /// Entries without a process.
     pub ghosts: Vec<Ghost>,
+    /// What `--cleanup` ended after the verdict; `None` where it was not asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cleanup: Option<super::Cleanup>,
     /// What else was found.
     pub findings: Vec<Finding>,
     /// What to do, what disturbs nobody first.

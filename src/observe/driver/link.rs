@@ -161,7 +161,7 @@ impl Link {
             }
             At::Child(kept) => {
                 if let Some(kept) = kept.take() {
-                    kept.kill();
+                    kept.end_now();
                 }
             }
         }

@@ -39,7 +39,7 @@ pub(super) fn serve() -> io::Result<()> {
         match text.strip_prefix(CONTROL) {
             Some("kill") => {
                 if let Some(helper) = helper.take() {
-                    helper.kill();
+                    helper.end_now();
                 }
             }
             Some(order) => {
@@ -71,7 +71,7 @@ pub(super) fn serve() -> io::Result<()> {
         } else if patience > KILLED {
             patience = KILLED;
             if let Some(hung_up) = &last {
-                hung_up.kill();
+                hung_up.end_now();
             }
         } else {
             break;

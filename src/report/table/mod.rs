@@ -4,9 +4,11 @@
 mod check;
 mod grid;
 mod parts;
+mod reclaim;
 mod status;
 #[cfg(test)]
 mod tests;
 
 pub use check::check;
+pub use reclaim::{cleanup, reclaim};
 pub use status::status;
