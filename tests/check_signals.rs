@@ -4,7 +4,11 @@
 mod support;
 
 use rustix::process::Signal;
-use std::{ffi::OsString, fs};
+use std::{
+    ffi::OsString,
+    fs,
+    time::{Duration, Instant},
+};
 use support::{Fault, Finished, Rig, wait_until};
 
 fn words(words: &[&str]) -> Vec<OsString> {
@@ -39,6 +43,15 @@ fn got(rig: &Rig) -> String {
 
 fn wait_for_got(rig: &Rig, wanted: &str) {
     wait_until(&format!("the command to get {wanted}"), || got(rig) == wanted);
+}
+
+/// Watches for a while that nothing else arrives: longer than we would hold a signal back.
+fn nothing_follows(rig: &Rig, so_far: &str) {
+    let until = Instant::now() + Duration::from_millis(700);
+    while Instant::now() < until {
+        assert_eq!(got(rig), so_far);
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// What a person at a terminal sees, who takes these steps.
@@ -150,28 +163,28 @@ os.execvp(sys.argv[1], sys.argv[1:])";
 fn timeout_ends_the_command_with_one_signal() {
     let rig = Rig::new();
     let options = format!("--report {}", rig.path("r.json").display());
-    let mut line = words(&["timeout", "--kill-after", "40", "1"]);
+    let mut line = words(&["timeout", "--kill-after", "40", "4"]);
     line.extend(check_line(&rig, &options, &listener(&rig)));
     let run = rig.start_of(&line);
     rig.wait_for("up");
-    wait_until("the time to be up", || !got(&rig).is_empty());
+    wait_for_got(&rig, "SIGTERM");
+    nothing_follows(&rig, "SIGTERM");
     rig.mark("go");
     run.wait().expect_code(124);
-    assert_eq!(got(&rig), "SIGTERM");
     assert_eq!(rig.report("r.json")["command"]["exit_code"], 0);
 }
 
 #[test]
 fn timeout_in_the_foreground_reaches_the_command_through_us() {
     let rig = Rig::new();
-    let mut line = words(&["setsid", "--wait", "timeout", "--foreground", "--kill-after", "40", "1"]);
+    let mut line = words(&["setsid", "--wait", "timeout", "--foreground", "--kill-after", "40", "4"]);
     line.extend(check_line(&rig, "", &listener(&rig)));
     let run = rig.start_of(&line);
     rig.wait_for("up");
-    wait_until("the time to be up", || !got(&rig).is_empty());
+    wait_for_got(&rig, "SIGTERM");
+    nothing_follows(&rig, "SIGTERM");
     rig.mark("go");
     run.wait().expect_code(124);
-    assert_eq!(got(&rig), "SIGTERM");
 }
 
 #[test]

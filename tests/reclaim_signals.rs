@@ -102,7 +102,12 @@ fn the_place_has_one_function_with_the_calls() {
 
 #[test]
 fn the_search_finds_what_it_looks_for() {
-    for line in ["let _ = child.kill();", "rustix::process::kill_process(pid, s)?;", "    pidfd_send_signal(&fd, s)", "Command::new(\"kill\")"] {
+    for line in [
+        "let _ = child.kill();",
+        "rustix::process::kill_process(pid, s)?;",
+        "    pidfd_send_signal(&fd, s)",
+        "Command::new(\"kill\")",
+    ] {
         assert!(!senders(line).is_empty(), "{line}");
     }
     assert!(senders("// child.kill() would be wrong").is_empty());

@@ -7,7 +7,7 @@ use super::{
     signal::{self, Aim, Grounds, Refusal, Target},
 };
 use crate::{
-    model::{Bytes, ProcId, Process, ProcessState, ReclaimStep, Role, StepOutcome},
+    model::{ProcId, Process, ProcessState, ReclaimStep, Role, StepOutcome},
     observe::proc::ProcReader,
     text,
 };
@@ -224,9 +224,4 @@ impl Hands<'_> {
 
 fn places(plan: &Plan, first: bool) -> Vec<usize> {
     plan.steps.iter().enumerate().filter(|(_, s)| s.first == first).map(|(place, _)| place).collect()
-}
-
-/// The known memory that a plan should give back.
-pub fn expected(plan: &Plan) -> Bytes {
-    plan.devices.iter().filter_map(|d| d.expected_bytes).sum()
 }

@@ -169,6 +169,11 @@ fn of_report(world: &World<'_>, report: &ReportFile) -> Found {
             found.leave(&process, "the one of the report has ended; its number belongs to another process by now");
             continue;
         }
+        if world.guard.never_us(*id).is_err() {
+            // The plan refuses all of a report that names one of these.
+            found.claims.push(Claim { process, why: Vec::new() });
+            continue;
+        }
         match fits(report, &own, &process) {
             Ok(why) => found.claims.push(Claim { process, why: vec![why] }),
             Err(why) => found.leave(&process, format!("{why}; if it is to end: gpuresid reclaim --pid {}", id.pid)),

@@ -61,12 +61,17 @@ pub fn verify(plan: &mut Plan, before: Looked<'_>, after: Looked<'_>, reader: &P
                 disturbs: "nobody: without --yes nothing is done".into(),
             });
         }
+        let unlisted = |looked: Looked<'_>| {
+            looked.status.devices.iter().find(|d| d.uuid == device.uuid).and_then(excess).unwrap_or_default()
+        };
         if handles {
-            let excess = |looked: Looked<'_>| {
-                looked.status.devices.iter().find(|d| d.uuid == device.uuid).and_then(excess).unwrap_or_default()
-            };
-            came_back = came_back + excess(before).saturating_sub(excess(after));
-            remaining = remaining + excess(after);
+            came_back = came_back + unlisted(before).saturating_sub(unlisted(after));
+            remaining = remaining + unlisted(after);
+        } else {
+            // An entry goes with its process; the memory can take longer (pinned host memory, a large context).
+            let late = unlisted(after).saturating_sub(unlisted(before)).min(came_back);
+            came_back = came_back.saturating_sub(late);
+            remaining = remaining + late;
         }
         device.came_back_bytes = Some(came_back);
         device.remaining_bytes = Some(remaining);

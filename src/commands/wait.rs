@@ -14,7 +14,7 @@ use crate::{
     error::hinted,
     exit::{self, Ending},
     judge,
-    model::{Bytes, DeviceIdentity, DeviceLook, Limit, Look, ProcId, Snapshot, Uuid},
+    model::{Bytes, DeviceIdentity, DeviceLook, Limit, Look, ProcId, Process, ProcessState, Snapshot, Uuid},
     observe::{proc::ProcReader, session::Session},
     report::{Style, load, table, words},
     text,
@@ -134,7 +134,9 @@ fn excepted(reader: &ProcReader, wanted: &[Except]) -> anyhow::Result<Vec<ProcId
 }
 
 fn lives(reader: &ProcReader, id: ProcId) -> bool {
-    reader.identify(id.pid).ok().flatten().is_some_and(|p| p.id == id)
+    // A zombie holds nothing, and what is listed under its number is a copy's.
+    let dead = |p: &Process| p.state == ProcessState::Zombie && !p.leader_gone;
+    reader.identify(id.pid).ok().flatten().is_some_and(|p| p.id == id && !dead(&p))
 }
 
 /// The snapshot must know a device that is looked at, counted in the same way.

@@ -160,7 +160,8 @@ fn still_running(run: &Run<'_>, holders: &[Holder]) -> Option<Finding> {
     let (are, what) = if n == 1 { ("process", "runs") } else { ("processes", "run") };
     let hold = match (holding, open) {
         (0, 0) => "none of them has a GPU open".to_owned(),
-        (0, m) => format!("{m} of them have a GPU open, none is known to hold memory"),
+        (0, m) => format!("{m} of them with a GPU open, none known to hold memory"),
+        (1, _) => "1 of them holds GPU memory".to_owned(),
         (m, _) => format!("{m} of them hold GPU memory"),
     };
     Some(finding(

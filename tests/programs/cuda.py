@@ -35,6 +35,7 @@ Processes (none is waited for unless `wait-children` says so, so forked ones bec
     namespace { … }       the same in a new PID namespace with its own /proc (needs root)
     supervise N { … }     N programs (RANK 0 to N-1); when one dies, all are ended and N new ones started; on TERM
                           all are ended
+    run N WORD…           another program with N words, waited for; this one exits with its code
     exec-child            a `sleep` that inherits everything that exec leaves open: nothing of CUDA
     wait-children         until all children have ended
 
@@ -465,6 +466,9 @@ def run(program, words):
             if verb == "fork-and-exit":
                 if program.fork():
                     leave(0)
+            elif verb == "run":
+                count = int(words[0])
+                leave(subprocess.run(words[1 : count + 1]).returncode)
             elif verb == "exit-main-thread":
                 program.exit_main_thread(words)
             elif verb in WITH_BLOCK:
