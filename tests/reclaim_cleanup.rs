@@ -188,7 +188,8 @@ fn children_of(pid: u32) -> Vec<u32> {
 fn the_time_limit_ends_the_command_and_judges_its_tree() {
     let rig = Rig::new();
     let option = format!("--settle 500ms --timeout 3s --report {}", rig.path("r.json").display());
-    let end = rig.check(&option, "spawn-session { alloc 0 1GiB ready up hold } wait-file up alloc 0 1GiB ready main hold");
+    let end =
+        rig.check(&option, "spawn-session { alloc 0 1GiB ready up hold } wait-file up alloc 0 1GiB ready main hold");
     end.expect_code(124);
     let report = rig.report("r.json");
     assert_eq!((&report["command"]["timed_out"], &report["command"]["signal"]), (&true.into(), &15.into()));

@@ -71,7 +71,7 @@ impl Kept {
 
     /// SIGKILL, which a call that hangs in the kernel may never notice. Safe against a reused PID: a reaped child gets
     /// nothing.
-    pub(super) fn kill(&self) {
+    pub(super) fn end_now(&self) {
         kill(&self.child);
     }
 }
