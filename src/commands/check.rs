@@ -6,7 +6,8 @@ use crate::{
     exit::{self, Ending},
     judge,
     model::{
-        Bytes, CommandReport, Finding, FindingKind, Launch, Limit, Limits, Observation, Report, Scope, Trace, schema,
+        Bytes, CommandReport, Finding, FindingKind, Launch, Limit, Limits, Observation, Report, Scope, TorchView,
+        Trace, schema,
     },
     observe::{
         driver::{self, Client, Placement, Source},
@@ -15,6 +16,7 @@ use crate::{
     },
     report::{ReportTarget, Style, Targets, table},
     run::{self, Before, Event, NotStarted, Outcome, Session, Stop},
+    torch::Probe,
 };
 use std::{
     ffi::OsString,
@@ -43,6 +45,8 @@ pub struct CheckOptions {
     pub grace: Duration,
     /// Time between two looks.
     pub sample: Duration,
+    /// Ask PyTorch in the command's processes.
+    pub torch: bool,
     /// Print nothing; the exit code and the reports say it.
     pub silent: bool,
     /// The reports to write.
@@ -70,6 +74,7 @@ impl CheckOptions {
             timeout: None,
             grace: Duration::from_secs(5),
             sample: Duration::from_millis(100),
+            torch: false,
             silent: false,
             reports: Vec::new(),
             source: Source::Nvml { library: None },
@@ -100,6 +105,7 @@ pub(super) fn options(global: &Global, args: CheckArgs) -> CheckOptions {
         settle: args.settle,
         timeout: args.timeout,
         sample: args.sample,
+        torch: args.torch,
         silent: args.quiet,
         reports: args.report,
         source: session.source,
@@ -130,6 +136,7 @@ fn checked(options: &CheckOptions) -> Result<Ending, Stop> {
         .into());
     }
     let targets = Targets::prepare(&options.reports)?;
+    let probe = options.torch.then(Probe::prepare).transpose()?;
     let reader = ProcReader::new(options.proc.clone())?;
     let (events, received) = run::channel();
     let mut session = Session::start(reader, &events, received, options.look_timeout)?;
@@ -147,6 +154,7 @@ fn checked(options: &CheckOptions) -> Result<Ending, Stop> {
     let mut before = session.before(options.open_timeout, |inventory| options.selection.resolve(inventory))?;
     let run_options = run::Options {
         argv: options.argv.clone(),
+        environment: probe.as_ref().map(Probe::environment).unwrap_or_default(),
         run_id: session.run_id(&before.boot_id),
         scope: options.scope,
         settle: options.settle,
@@ -160,13 +168,16 @@ fn checked(options: &CheckOptions) -> Result<Ending, Stop> {
     let outcome = session.watch(&mut before, &run_options)?;
     session.leave_at_next_signal();
     match outcome {
-        Ok(outcome) => Ok(report(outcome, options, targets)),
+        Ok(outcome) => {
+            let torch = probe.map(|probe| probe.collect(session.began()));
+            Ok(report(outcome, torch, options, targets))
+        }
         Err(error) => Ok(not_started(&error, &before, &session, &run_options, options, targets)),
     }
 }
 
 /// Judges, prints and writes.
-fn report(outcome: Outcome, options: &CheckOptions, targets: Targets) -> Ending {
+fn report(outcome: Outcome, torch: Option<TorchView>, options: &CheckOptions, targets: Targets) -> Ending {
     let observation = Observation {
         schema: schema::OBSERVATION.into(),
         before: outcome.before.clone(),
@@ -174,6 +185,7 @@ fn report(outcome: Outcome, options: &CheckOptions, targets: Targets) -> Ending 
         after: outcome.after.clone(),
         launch: outcome.launch.clone(),
         limits: options.limits.clone(),
+        torch,
     };
     let report = judge::judge(&observation);
     if !options.silent {
@@ -215,6 +227,7 @@ fn not_started(
         after: snapshot,
         launch,
         limits: options.limits.clone(),
+        torch: None,
     };
     let mut report = judge::judge(&observation);
     report.exit_code = error.exit_code;

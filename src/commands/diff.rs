@@ -41,6 +41,7 @@ pub(super) fn run(global: &Global, args: &DiffArgs) -> anyhow::Result<Ending> {
         trace: Trace::default(),
         after,
         limits: limits(&args.limits),
+        torch: None,
     };
     let report = judge::judge(&observation);
     stdout::print(|out| match args.json {

@@ -3,8 +3,8 @@
 
 use super::{accounting::excess, lineage::descends};
 use crate::model::{
-    Bytes, DeviceEvent, DeviceLook, DeviceTrace, Entry, EntryOrigin, Gap, Look, Move, Point, ProcId, Process, Scope,
-    Seen, Snapshot, Trace, Uuid,
+    Bytes, DeviceEvent, DeviceLook, DeviceTrace, Entry, EntryOrigin, Gap, Look, Move, Point, ProcId, Process,
+    ProcessCurve, Scope, Seen, Snapshot, Trace, Uuid,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,6 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 const MAX_POINTS: usize = 1024;
 /// Moves that are kept for one device; more than this says nothing new.
 const MAX_MOVES: usize = 256;
+/// Processes of a device whose curves are kept, and changes of one curve.
+const MAX_CURVES: usize = 64;
+const MAX_CHANGES: usize = 256;
 /// Processes that are remembered without ever having been listed.
 const MAX_UNLISTED: usize = 4096;
 /// Gaps and events that are kept; a driver that fails every look would fill the report.
@@ -275,6 +278,7 @@ impl DeviceFold {
                 process_peaks: Vec::new(),
                 moves: Vec::new(),
                 points: Vec::new(),
+                process_curves: Vec::new(),
             },
             excess_before: excess,
             excess_last: excess,
@@ -305,6 +309,11 @@ impl DeviceFold {
                     Some((_, peak)) => *peak = (*peak).max(bytes),
                     None => self.trace.process_peaks.push((id, bytes)),
                 }
+            }
+        }
+        for (k, origin) in self.origins.iter().filter(|(_, o)| charged(o)) {
+            if let (Some(id), Some(Some(bytes))) = (origin.id, now.get(k)) {
+                record_change(&mut self.trace.process_curves, id, at_ms, *bytes);
             }
         }
         let trace = &mut self.trace;
@@ -360,5 +369,31 @@ impl DeviceFold {
             });
             self.stride *= 2;
         }
+    }
+}
+
+/// Keeps what changed; when a curve gets long, every second point of its older half goes.
+fn record_change(curves: &mut Vec<ProcessCurve>, id: ProcId, at_ms: u64, bytes: Bytes) {
+    let curve = match curves.iter_mut().position(|c| c.id == id) {
+        Some(place) => &mut curves[place],
+        None if curves.len() < MAX_CURVES => {
+            curves.push(ProcessCurve { id, points: Vec::new() });
+            match curves.last_mut() {
+                Some(last) => last,
+                None => return,
+            }
+        }
+        None => return,
+    };
+    if curve.points.last().is_some_and(|(_, last)| *last == bytes) {
+        return;
+    }
+    curve.points.push((at_ms, bytes));
+    if curve.points.len() > MAX_CHANGES {
+        let mut place = 0;
+        curve.points.retain(|_| {
+            place += 1;
+            place > MAX_CHANGES / 2 || place % 2 == 1
+        });
     }
 }

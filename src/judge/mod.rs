@@ -14,6 +14,7 @@ mod run;
 mod scene;
 #[cfg(test)]
 mod tests;
+mod torch;
 
 use crate::{
     exit,
@@ -40,6 +41,11 @@ pub fn judge(observation: &Observation) -> Report {
     gaps.extend(run.after.gaps.iter().cloned());
     gaps.extend(judged.iter().flat_map(|j| j.gaps.iter().cloned()));
     gaps.extend(sight_gaps(run.after, &holders));
+    let torch = observation.torch.as_ref().map(|view| {
+        let (processes, blind) = torch::processes(&run, view);
+        gaps.extend(blind);
+        processes
+    });
     let launch = run.launch;
     Report {
         schema: schema::REPORT.into(),
@@ -66,6 +72,7 @@ pub fn judge(observation: &Observation) -> Report {
         advice,
         gaps: unique(gaps),
         events: run.trace.events.clone(),
+        torch,
     }
 }
 

@@ -44,6 +44,8 @@ const SCAN_CAP_AFTER: Duration = Duration::from_secs(5);
 pub struct Options {
     /// Program and arguments.
     pub argv: Vec<OsString>,
+    /// More for the command's environment.
+    pub environment: Vec<(OsString, OsString)>,
     /// The marker's value for this run.
     pub run_id: String,
     /// Whom to charge.
@@ -146,7 +148,7 @@ impl Session {
         // Whoever told us to end meanwhile did not mean a command that does not exist yet.
         self.told_to_end()?;
         let started = Instant::now();
-        let running = match child::start(&options.argv, &options.run_id) {
+        let running = match child::start(&options.argv, &options.run_id, &options.environment) {
             Ok(running) => running,
             Err(error) => return Ok(Err(error)),
         };

@@ -216,6 +216,7 @@ impl Case {
             after,
             launch,
             limits: Limits::default(),
+            torch: None,
         }
     }
 

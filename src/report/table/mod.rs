@@ -7,6 +7,7 @@ mod parts;
 mod status;
 #[cfg(test)]
 mod tests;
+mod torch;
 
 pub use check::check;
 pub use status::status;

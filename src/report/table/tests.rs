@@ -69,6 +69,7 @@ fn report(verdict: Verdict, devices: Vec<DeviceReport>) -> Report {
         advice: Vec::new(),
         gaps: Vec::new(),
         events: Vec::new(),
+        torch: None,
     }
 }
 

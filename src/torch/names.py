@@ -1,0 +1,499 @@
+"""Who refers to the live CUDA tensors: finds them through the garbage collector, then walks from where names begin
+(globals, frames, the last traceback, thread-locals) to them. No code of the program runs: attributes are read past its
+own `__getattr__`. All of it under a time limit, and what was not reached is said.
+"""
+
+import gc
+import os
+import sys
+import time
+import types
+from _thread import _local
+from collections import deque
+from itertools import islice
+
+TOP = 20  # storages and owners that are told
+NAMES = 3  # names of one storage
+ITEMS = 50000  # of one container
+MOST_OBJECTS = 20000000
+PASS = 0.04  # seconds that the collector may need to look through everything once
+LAST = ("last_exc", "last_value", "last_traceback")
+ATOMS = frozenset((
+    int, float, str, bytes, bool, complex, type(None), type(Ellipsis), types.ModuleType, types.CodeType,
+    types.BuiltinFunctionType, types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType,
+    types.MethodDescriptorType, range, slice, bytearray, memoryview,
+))
+WALKING = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+
+
+def tensor_types(torch):
+    """torch.Tensor and everything derived from it. Fakes stand for memory that is not there."""
+    found, todo = set(), [torch.Tensor]
+    while todo:
+        kind = todo.pop()
+        if kind not in found and kind.__name__ not in ("FakeTensor", "FunctionalTensor"):
+            found.add(kind)
+            todo.extend(type.__subclasses__(kind))
+    return found
+
+
+class Nothing:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return False
+
+
+def undisturbed(torch):
+    """Subclasses of Tensor may answer questions with code of their own; not these."""
+    for name in ("DisableTorchFunctionSubclass", "DisableTorchFunction"):
+        found = getattr(torch._C, name, None)
+        if found is not None:
+            return found()
+    return Nothing()
+
+
+def storage_of(tensor):
+    """(address, bytes) of the memory below a tensor; views of one storage have the same."""
+    storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
+    size = storage.nbytes() if hasattr(storage, "nbytes") else storage.size() * storage.element_size()
+    return storage.data_ptr(), size
+
+
+class Storage:
+    __slots__ = ("device", "bytes", "first", "tensors", "names", "owner", "grad_of")
+
+    def __init__(self, device, size, first):
+        self.device, self.bytes, self.first = device, size, first
+        self.tensors, self.names, self.owner, self.grad_of = 0, [], None, None
+
+
+class Live:
+    """The storages that Python objects refer to."""
+
+    def __init__(self, kinds):
+        self.kinds = kinds
+        self.storages = {}  # (device, address)
+        self.of_tensor = {}  # id of a tensor
+        self.kept = []  # so that no id is given away while we look
+        self.graphs = []
+        self.missing = 0  # storages that need a name; a gradient has its parameter's
+
+    def add(self, tensor):
+        known = self.of_tensor.get(id(tensor))
+        if known is not None or id(tensor) in self.of_tensor:
+            return known
+        storage = None
+        try:
+            if tensor.is_cuda:
+                device = tensor.get_device()
+                address, size = storage_of(tensor)
+                if address and size:
+                    storage = self.storages.get((device, address))
+                    if storage is None:
+                        storage = self.storages[device, address] = Storage(device, size, tensor)
+                        self.missing += 1
+                    storage.tensors += 1
+        except Exception:
+            storage = None  # no memory of its own: sparse, or a wrapper around others
+        self.of_tensor[id(tensor)] = storage
+        self.kept.append(tensor)
+        if storage is not None:
+            self.graph_and_gradient(tensor, storage)
+        return storage
+
+    def graph_and_gradient(self, tensor, storage):
+        try:
+            if not tensor.requires_grad:
+                return
+            if not tensor.is_leaf:
+                self.graphs.append(storage)
+                return
+            gradient = tensor.grad
+        except Exception:
+            return
+        if gradient is not None and type(gradient) in self.kinds:
+            of_gradient = self.add(gradient)
+            if of_gradient is not None and of_gradient.grad_of is None and of_gradient is not storage:
+                of_gradient.grad_of = storage
+                if not of_gradient.names:
+                    self.missing -= 1
+
+    def name(self, storage, step):
+        if not storage.names:
+            storage.owner = step.owner
+            if storage.grad_of is None:
+                self.missing -= 1
+        if len(storage.names) < NAMES and all(s.name != step.name or s.scope != step.scope for s in storage.names):
+            storage.names.append(step)
+
+
+class Step:
+    """A place on the way from a root to a tensor. `scope` is said after the name: `closure variable of train.step`."""
+
+    __slots__ = ("name", "scope", "kind", "owner")
+
+    def __init__(self, name, scope, kind, owner):
+        self.name, self.scope, self.kind, self.owner = name, scope, kind, owner or self
+
+    def within(self):
+        return self.name + (", " + self.scope if self.scope else "")
+
+    def attribute(self, name):
+        kind = self.kind if self.scope or self.kind == "ipython_out" else "attribute"
+        return Step("%s.%s" % (self.name, name), self.scope, kind, self.owner)
+
+    def element(self, key):
+        if type(key) is str:
+            shown = repr(key[:60])
+        else:
+            shown = str(key) if type(key) in (int, bool, float) else "…"
+        kind = self.kind if self.scope or self.kind == "ipython_out" else "element"
+        return Step("%s[%s]" % (self.name, shown), self.scope, kind, self.owner)
+
+    def variable(self, name, what, kind):
+        return Step(name, "%s %s" % (what, self.within()), kind, None)
+
+    def inside(self, what):
+        return Step("%s (%s)" % (self.name, what), self.scope, self.kind, self.owner)
+
+
+class Walk:
+    """Breadth first, so that the shortest names are found; large containers come last."""
+
+    def __init__(self, live, deadline, ours):
+        self.live, self.deadline, self.ours = live, deadline, ours
+        self.queue, self.later = deque(), deque()
+        self.seen = {id(live), id(live.storages), id(live.of_tensor), id(live.kept), id(self.__dict__)}
+        self.kept = []
+        self.stopped = False
+        self.user_modules = set()
+
+    def root(self, value, step):
+        self.offer(value, step)
+
+    def run(self):
+        count = 0
+        while self.live.missing > 0 and (self.queue or self.later):
+            value, step = (self.queue or self.later).popleft()
+            count += 1
+            if count % 64 == 0 and time.monotonic() > self.deadline:
+                self.stopped = True
+                break
+            try:
+                self.expand(value, step)
+            except Exception:
+                pass  # it changed under us, or does not let itself be read
+
+    def offer(self, value, step, later=False):
+        kind = type(value)
+        if kind in ATOMS:
+            return
+        if kind in self.live.kinds:
+            storage = self.live.add(value)
+            if storage is not None:
+                self.live.name(storage, step)
+            return
+        if id(value) in self.seen:
+            return
+        self.seen.add(id(value))
+        self.kept.append(value)
+        (self.later if later else self.queue).append((value, step))
+
+    # ---- what is inside of what ------------------------------------------------------------------------------------
+
+    def expand(self, value, step):
+        kind = type(value)
+        line = kind.__mro__
+        if dict in line:
+            self.mapping(value, step)
+        elif list in line or tuple in line or set in line or frozenset in line or deque in line:
+            self.sequence(value, step, next(k for k in (list, tuple, set, frozenset, deque) if k in line))
+        elif kind is types.FunctionType:
+            return self.function(value, step)
+        elif kind is types.MethodType:
+            self.offer(value.__self__, step)
+            return self.offer(value.__func__, step)
+        elif kind is types.FrameType:
+            return self.frame(value, step)
+        elif kind is types.TracebackType:
+            return self.traceback(value, step)
+        elif kind in WALKING:
+            return self.walking(value, step)
+        elif kind is types.CellType:
+            return self.offer(value.cell_contents, step)
+        elif type in line:
+            return self.of_class(value, step)
+        if BaseException in line:
+            self.offer(value.__traceback__, step)
+            for other in (value.__context__, value.__cause__, value.args):
+                self.offer(other, step)
+        plain = self.attributes(value, line, step)
+        if not plain and dict not in line and list not in line and tuple not in line:
+            for inner in islice(gc.get_referents(value), ITEMS):
+                self.offer(inner, step.inside("held by a %s" % kind.__name__))
+
+    def mapping(self, value, step):
+        items = list(islice(dict.items(value), ITEMS))
+        for key, inner in items:
+            if type(inner) not in ATOMS:
+                self.offer(inner, step.element(key), len(items) > 1000)
+            if type(key) not in ATOMS:
+                self.offer(key, step.inside("as a key"), True)
+
+    def sequence(self, value, step, base):
+        items = list(islice(base.__iter__(value), ITEMS))
+        for place, inner in enumerate(items):
+            if type(inner) not in ATOMS:
+                shown = "…" if base in (set, frozenset) else place
+                self.offer(inner, step.element(shown), len(items) > 1000)
+
+    def attributes(self, value, line, step):
+        """Attributes of an object and names in it; whether it has any."""
+        look_up = object.__getattribute__
+        if _local in line:
+            look_up = _local.__getattribute__
+            step = Step(step.name, step.scope or "thread-local", "thread_local", step.owner)
+        try:
+            names = look_up(value, "__dict__")
+        except Exception:
+            names = None
+        known = False
+        if type(names) is dict:
+            known = True
+            self.seen.add(id(names))
+            module = "_parameters" in names and "_modules" in names
+            for name, inner in list(dict.items(names)):
+                if type(inner) in ATOMS:
+                    continue
+                if module and name in ("_parameters", "_buffers", "_modules") and dict in type(inner).__mro__:
+                    # A module's parts are known by the names that people use: model.fc.weight
+                    self.seen.add(id(inner))
+                    for part, held in list(dict.items(inner)):
+                        self.offer(held, step.attribute(part))
+                else:
+                    self.offer(inner, step.attribute(name))
+        for kind in line:
+            for name, slot in list(kind.__dict__.items()) if "__slots__" in kind.__dict__ else ():
+                if type(slot) is types.MemberDescriptorType:
+                    known = True
+                    try:
+                        self.offer(slot.__get__(value), step.attribute(name))
+                    except AttributeError:
+                        pass
+        return known
+
+    def function(self, value, step):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):
+            try:
+                self.offer(cell.cell_contents, step.variable(name, "closure variable of", "closure"))
+            except ValueError:
+                pass  # empty
+        arguments = value.__code__.co_varnames[: value.__code__.co_argcount]
+        defaults = value.__defaults__ or ()
+        for name, inner in zip(arguments[len(arguments) - len(defaults):], defaults):
+            self.offer(inner, step.variable(name, "default argument of", "default_argument"))
+        for name, inner in (value.__kwdefaults__ or {}).items():
+            self.offer(inner, step.variable(name, "default argument of", "default_argument"))
+        for name, inner in list(value.__dict__.items()):
+            self.offer(inner, step.attribute(name))
+
+    def of_class(self, value, step):
+        # Classes of libraries have thousands of entries and no tensors.
+        if type.__getattribute__(value, "__module__") in self.user_modules:
+            for name, inner in list(type.__getattribute__(value, "__dict__").items()):
+                if not name.startswith("__"):
+                    self.offer(inner, step.attribute(name))
+
+    def frame(self, frame, step, kind="frame"):
+        if frame.f_code.co_filename.startswith(self.ours):
+            return
+        names = frame.f_locals
+        if frame.f_globals is names:
+            return
+        where = "%s() (%s:%s)" % (
+            getattr(frame.f_code, "co_qualname", frame.f_code.co_name), os.path.basename(frame.f_code.co_filename), frame.f_lineno)
+        if step.scope:
+            where = "%s, %s" % (where, step.scope)
+        for name, inner in list(names.items()):
+            if type(inner) not in ATOMS:
+                self.offer(inner, Step(name, "local variable of %s" % where, kind, None))
+
+    def walking(self, value, step):
+        frame = getattr(value, "gi_frame", None) or getattr(value, "cr_frame", None) or getattr(value, "ag_frame", None)
+        if frame is not None:
+            for name, inner in list(frame.f_locals.items()):
+                if type(inner) not in ATOMS:
+                    what = "local variable of the generator %s, held by" % value.__qualname__
+                    self.offer(inner, step.variable(name, what, "generator"))
+
+    def traceback(self, value, step):
+        while value is not None:
+            self.seen.add(id(value))
+            self.frame(value.tb_frame, Step(step.name, "kept by the traceback %s" % step.name, "traceback", None), "traceback")
+            value = value.tb_next
+
+
+# ---- where names begin ---------------------------------------------------------------------------------------------
+
+
+def modules(main):
+    """(name that a person would use, module, written by the user), the user's first."""
+    libraries = os.path.dirname(os.__file__)
+    found = []
+    for name, module in list(sys.modules.items()):
+        if type(module) is not types.ModuleType and types.ModuleType not in type(module).__mro__:
+            continue
+        space = types.ModuleType.__getattribute__(module, "__dict__")
+        file = space.get("__file__")
+        file = file if type(file) is str else ""
+        users = name in ("__main__", "__mp_main__") or bool(
+            file and not file.startswith(libraries) and "site-packages" not in file and "dist-packages" not in file)
+        if name in ("__main__", "__mp_main__"):
+            name = getattr(space.get("__spec__"), "name", None) or stem(file or main) or name
+            found.insert(0, (name, space, True))
+        elif name != "torch" and not name.startswith(("torch.", "gpuresid_")):
+            found.append((name, space, users))
+    return sorted(found, key=lambda m: not m[2])
+
+
+def stem(file):
+    """The name by which a person knows a program's file."""
+    return os.path.splitext(os.path.basename(file))[0] if type(file) is str else ""
+
+
+def roots(walk, wide, main):
+    told = set()
+    for name, space, users in modules(main):
+        if users is wide or id(space) in told:
+            continue
+        told.add(id(space))
+        if users:
+            walk.user_modules.add(space.get("__name__"))
+        walk.seen.add(id(space))
+        notebook = type(space.get("Out")) is dict and "get_ipython" in space
+        for key, inner in list(space.items()):
+            if type(inner) in ATOMS or type(key) is not str or key == "__builtins__":
+                continue
+            shown = key if notebook else "%s.%s" % (name, key)
+            kind = "global"
+            if notebook and (key in ("Out", "_oh") or not key.strip("_") or key.strip("_").isdigit()):
+                shown, kind = ("Out" if key == "_oh" else key), "ipython_out"
+            walk.root(inner, Step(shown, "", kind, None))
+    if wide:
+        return
+    for name in LAST:
+        walk.root(getattr(sys, name, None), Step("sys." + name, "", "traceback", None))
+    threads = getattr(sys.modules.get("threading"), "_active", {})
+    for ident, frame in list(sys._current_frames().items()):
+        thread = getattr(threads.get(ident), "name", None)
+        scope = "thread %s" % thread if thread and thread != "MainThread" else ""
+        while frame is not None:
+            walk.frame(frame, Step("", scope, "frame", None))
+            frame = frame.f_back
+
+
+def nameless(live, storages, deadline):
+    """Asks the collector, in one pass, who refers to the largest storages that no name leads to."""
+    ours = {id(live.kept)}
+    holders = [
+        (h, {id(r) for r in islice(gc.get_referents(h), ITEMS)})
+        for h in gc.get_referrers(*[s.first for s in storages])
+        if id(h) not in ours and type(h) is not Storage and type(h) is not types.FrameType
+    ]
+    for storage in storages:
+        tensor = storage.first
+        holder = next((h for h, held in holders if id(tensor) in held), None)
+        if holder is None:
+            storage.names.append(Step("held by C++", "no Python object refers to it", "cpp", None))
+            continue
+        name, scope, kind = "held by a %s" % type(holder).__name__, "no name leads to it", "unknown"
+        keys = [k for k, v in list(dict.items(holder)) if v is tensor and type(k) is str] if type(holder) is dict else []
+        if keys and time.monotonic() < deadline - PASS:
+            # Only the thread itself knows the names of its thread-locals, and the collector does not see it.
+            pairs = {id(pair) for pair in holders}
+            others = [h for h in gc.get_referrers(holder) if id(h) not in pairs and type(h) is not types.FrameType]
+            if not others:
+                name, scope, kind = keys[0], "thread-local of another thread", "thread_local"
+        storage.names.append(Step(name, scope, kind, None))
+
+
+# ---- what is told --------------------------------------------------------------------------------------------------
+
+
+def live(torch, devices, deadline, ours, main=None):
+    """The live tensors of each device, with who refers to them."""
+    gaps = []
+    kinds = tensor_types(torch)
+    found = Live(kinds)
+    with undisturbed(torch):
+        if sys.getallocatedblocks() < MOST_OBJECTS:
+            for place, tensor in enumerate([o for o in gc.get_objects() if type(o) in kinds]):
+                if place % 1024 == 1023 and time.monotonic() > deadline:
+                    gaps.append("there were too many tensors to look at all of them in time")
+                    break
+                found.add(tensor)
+        else:
+            gaps.append("the program has too many objects to look through all of them")
+        walk = Walk(found, deadline, ours)
+        roots(walk, False, main)
+        walk.run()
+        if found.missing > 0 and not walk.stopped:
+            roots(walk, True, main)
+            walk.run()
+        by_size = sorted(found.storages.values(), key=lambda s: -s.bytes)
+        for storage in by_size:
+            # A gradient is named after its parameter, which has a better name than the optimiser's list of it.
+            if storage.grad_of is not None and not storage.names and storage.grad_of.names:
+                of = storage.grad_of.names[0]
+                storage.names.append(Step(of.name + ".grad", of.scope, "attribute", None))
+                storage.owner = of.owner
+        missing = [s for s in by_size if not s.names]
+        if missing and time.monotonic() < deadline - PASS and sys.getallocatedblocks() < 4000000:
+            nameless(found, missing[:3], deadline)
+        if walk.stopped:
+            gaps.append("the search for names was stopped at its time limit")
+        return {"devices": [told(d, by_size, found) for d in devices], "gaps": gaps}
+
+
+def reference(step):
+    return {"kind": step.kind, "name": step.name, "scope": step.scope or None}
+
+
+def told(device, by_size, found):
+    mine = [s for s in by_size if s.device == device["index"]]
+    owners = {}
+    for storage in mine:
+        owner = storage.owner or (storage.names[0] if storage.names else None)
+        if owner is not None:
+            entry = owners.setdefault((owner.name, owner.scope), [owner, 0, 0])
+            entry[1] += storage.bytes
+            entry[2] += 1
+    largest = sorted(owners.values(), key=lambda e: -e[1])
+    seen = sum(s.bytes for s in mine)
+    whole = device["requested_bytes"] if device["requested_bytes"] is not None else device["allocated_bytes"]
+    graphs = []
+    for storage in found.graphs:
+        if storage.device == device["index"] and storage.names and storage.names[0].name not in graphs:
+            graphs.append(storage.names[0].name)
+    return {
+        "index": device["index"],
+        "storages": len(mine),
+        "bytes": seen,
+        "hidden_bytes": max(0, whole - seen) if whole is not None else None,
+        "unnamed_bytes": sum(s.bytes for s in mine if not s.names),
+        "largest": [
+            {
+                "bytes": s.bytes,
+                "shape": [int(n) for n in s.first.shape],
+                "dtype": str(s.first.dtype).replace("torch.", ""),
+                "tensors": s.tensors,
+                "references": [reference(step) for step in s.names],
+            }
+            for s in mine[:TOP]
+        ],
+        "owners": [dict(reference(o), bytes=b, storages=n) for o, b, n in largest[:TOP]],
+        "graphs": graphs[:NAMES],
+        "graph_storages": sum(s.device == device["index"] for s in found.graphs),
+    }
