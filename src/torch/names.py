@@ -1,6 +1,7 @@
 """Who refers to the live CUDA tensors: finds them through the garbage collector, then walks from where names begin
 (globals, frames, the last traceback, thread-locals) to them. No code of the program runs: attributes are read past its
-own `__getattr__`. All of it under a time limit, and what was not reached is said.
+own `__getattr__`. All of it under a limit of CPU time (so that a busy machine changes nothing), and what was not
+reached is said.
 """
 
 import gc
@@ -16,7 +17,7 @@ TOP = 20  # storages and owners that are told
 NAMES = 3  # names of one storage
 ITEMS = 50000  # of one container
 MOST_OBJECTS = 20000000
-PASS = 0.04  # seconds that the collector may need to look through everything once
+PASS = 0.04  # seconds of CPU time that are kept for asking the collector, which looks through everything
 LAST = ("last_exc", "last_value", "last_traceback")
 ATOMS = frozenset((
     int, float, str, bytes, bool, complex, type(None), type(Ellipsis), types.ModuleType, types.CodeType,
@@ -170,21 +171,30 @@ class Walk:
         self.stopped = False
         self.user_modules = set()
 
-    def root(self, value, step):
-        self.offer(value, step)
-
     def run(self):
         count = 0
         while self.live.missing > 0 and (self.queue or self.later):
             value, step = (self.queue or self.later).popleft()
             count += 1
-            if count % 64 == 0 and time.monotonic() > self.deadline:
+            if count % 64 == 0 and time.thread_time() > self.deadline:
                 self.stopped = True
                 break
             try:
                 self.expand(value, step)
             except Exception:
                 pass  # it changed under us, or does not let itself be read
+
+    def space(self, space, name):
+        """The global variables of a module."""
+        self.seen.add(id(space))
+        notebook = type(space.get("Out")) is dict and "get_ipython" in space
+        for key, inner in list(space.items()):
+            if type(inner) in ATOMS or type(key) is not str or key == "__builtins__":
+                continue
+            shown, kind = (key if notebook else "%s.%s" % (name, key)), "global"
+            if notebook and (key in ("Out", "_oh") or not key.strip("_") or key.strip("_").isdigit()):
+                shown, kind = ("Out" if key == "_oh" else key), "ipython_out"
+            self.offer(inner, Step(shown, "", kind, None))
 
     def offer(self, value, step, later=False):
         kind = type(value)
@@ -251,12 +261,10 @@ class Walk:
 
     def attributes(self, value, line, step):
         """Attributes of an object and names in it; whether it has any."""
-        look_up = object.__getattribute__
         if _local in line:
-            look_up = _local.__getattribute__
-            step = Step(step.name, step.scope or "thread-local", "thread_local", step.owner)
+            return self.thread_local(value, step)
         try:
-            names = look_up(value, "__dict__")
+            names = object.__getattribute__(value, "__dict__")
         except Exception:
             names = None
         known = False
@@ -284,7 +292,21 @@ class Walk:
                         pass
         return known
 
+    def thread_local(self, value, step):
+        """The names that each thread has there; Python itself shows only those of the thread that asks."""
+        inside = Step(step.name, step.scope or "thread-local", "thread_local", step.owner)
+        own = _local.__getattribute__(value, "__dict__")
+        for names in [own] + [d for held in gc.get_referents(value) if type(held) is dict for d in dict.values(held)]:
+            if type(names) is dict:
+                for name, inner in list(dict.items(names)):
+                    self.offer(inner, inside.attribute(name))
+        return True
+
     def function(self, value, step):
+        if id(value.__globals__) not in self.seen:
+            # Not those of a module that can be found: run by exec, or the main module of a spawned child.
+            file = value.__globals__.get("__file__")
+            self.space(value.__globals__, stem(file) or str(value.__globals__.get("__name__")))
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):
             try:
                 self.offer(cell.cell_contents, step.variable(name, "closure variable of", "closure"))
@@ -371,20 +393,11 @@ def roots(walk, wide, main):
         told.add(id(space))
         if users:
             walk.user_modules.add(space.get("__name__"))
-        walk.seen.add(id(space))
-        notebook = type(space.get("Out")) is dict and "get_ipython" in space
-        for key, inner in list(space.items()):
-            if type(inner) in ATOMS or type(key) is not str or key == "__builtins__":
-                continue
-            shown = key if notebook else "%s.%s" % (name, key)
-            kind = "global"
-            if notebook and (key in ("Out", "_oh") or not key.strip("_") or key.strip("_").isdigit()):
-                shown, kind = ("Out" if key == "_oh" else key), "ipython_out"
-            walk.root(inner, Step(shown, "", kind, None))
+        walk.space(space, name)
     if wide:
         return
     for name in LAST:
-        walk.root(getattr(sys, name, None), Step("sys." + name, "", "traceback", None))
+        walk.offer(getattr(sys, name, None), Step("sys." + name, "", "traceback", None))
     threads = getattr(sys.modules.get("threading"), "_active", {})
     for ident, frame in list(sys._current_frames().items()):
         thread = getattr(threads.get(ident), "name", None)
@@ -394,7 +407,7 @@ def roots(walk, wide, main):
             frame = frame.f_back
 
 
-def nameless(live, storages, deadline):
+def nameless(live, storages):
     """Asks the collector, in one pass, who refers to the largest storages that no name leads to."""
     ours = {id(live.kept)}
     holders = [
@@ -408,15 +421,9 @@ def nameless(live, storages, deadline):
         if holder is None:
             storage.names.append(Step("held by C++", "no Python object refers to it", "cpp", None))
             continue
-        name, scope, kind = "held by a %s" % type(holder).__name__, "no name leads to it", "unknown"
         keys = [k for k, v in list(dict.items(holder)) if v is tensor and type(k) is str] if type(holder) is dict else []
-        if keys and time.monotonic() < deadline - PASS:
-            # Only the thread itself knows the names of its thread-locals, and the collector does not see it.
-            pairs = {id(pair) for pair in holders}
-            others = [h for h in gc.get_referrers(holder) if id(h) not in pairs and type(h) is not types.FrameType]
-            if not others:
-                name, scope, kind = keys[0], "thread-local of another thread", "thread_local"
-        storage.names.append(Step(name, scope, kind, None))
+        name = "%s of a dict" % keys[0] if keys else "held by a %s" % type(holder).__name__
+        storage.names.append(Step(name, "no name leads to it", "unknown", None))
 
 
 # ---- what is told --------------------------------------------------------------------------------------------------
@@ -430,13 +437,13 @@ def live(torch, devices, deadline, ours, main=None):
     with undisturbed(torch):
         if sys.getallocatedblocks() < MOST_OBJECTS:
             for place, tensor in enumerate([o for o in gc.get_objects() if type(o) in kinds]):
-                if place % 1024 == 1023 and time.monotonic() > deadline:
+                if place % 1024 == 1023 and time.thread_time() > deadline:
                     gaps.append("there were too many tensors to look at all of them in time")
                     break
                 found.add(tensor)
         else:
             gaps.append("the program has too many objects to look through all of them")
-        walk = Walk(found, deadline, ours)
+        walk = Walk(found, deadline - PASS, ours)
         roots(walk, False, main)
         walk.run()
         if found.missing > 0 and not walk.stopped:
@@ -450,9 +457,9 @@ def live(torch, devices, deadline, ours, main=None):
                 storage.names.append(Step(of.name + ".grad", of.scope, "attribute", None))
                 storage.owner = of.owner
         missing = [s for s in by_size if not s.names]
-        if missing and time.monotonic() < deadline - PASS and sys.getallocatedblocks() < 4000000:
-            nameless(found, missing[:3], deadline)
-        if walk.stopped:
+        if missing and time.thread_time() < deadline - PASS / 2 and sys.getallocatedblocks() < 4000000:
+            nameless(found, missing[:3])
+        if walk.stopped and any(not s.names for s in by_size):
             gaps.append("the search for names was stopped at its time limit")
         return {"devices": [told(d, by_size, found) for d in devices], "gaps": gaps}
 

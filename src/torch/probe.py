@@ -14,7 +14,7 @@ PERIOD = 1.0  # seconds between two looks
 SHARE = 300  # at most one part in so many of the time goes into looks
 REST = 3  # so many looks without a new allocation are a process at rest
 POINTS = 256  # of the timeline, before every second one goes
-BUDGET = 0.1  # seconds for a thorough look
+BUDGET = 0.1  # seconds of CPU time for a thorough look
 BLOCKS = 20000  # more blocks than this are not listed one by one
 UNIT = {"small": 2 << 20, "large": 20 << 20}  # what the allocator maps and unmaps at a time, with expandable segments
 
@@ -94,7 +94,7 @@ class View:
 
     def look(self, stage, thorough):
         torch = sys.modules["torch"]
-        deadline = time.monotonic() + BUDGET
+        deadline = time.thread_time() + BUDGET
         now = milliseconds()
         devices = self.devices(torch, now)
         if thorough:
@@ -195,7 +195,7 @@ class View:
             device["releasable_bytes"] = 0
             return
         recording = getattr(torch._C, "_cuda_isHistoryEnabled", None)
-        if (device["blocks"] or 0) > BLOCKS or time.monotonic() > deadline or (recording and recording()):
+        if (device["blocks"] or 0) > BLOCKS or time.thread_time() > deadline or (recording and recording()):
             return
         total = 0
         for segment in torch.cuda.memory_snapshot():

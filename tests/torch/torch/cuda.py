@@ -1,6 +1,7 @@
 """The part of torch.cuda that the probe uses, with the calls that the real one queues until it is initialised."""
 
 import os
+import types
 
 import torch
 
@@ -31,9 +32,9 @@ def device_count():
 
 
 def get_device_properties(index):
-    import types
-
-    return types.SimpleNamespace(uuid=os.environ.get("FAKE_GPU_UUID", "00000000-0000-0000-0000-000000000000"))
+    program = torch.rig()
+    uuid = program[0].machine()["devices"][index]["uuid"] if program else "GPU-00000000"
+    return types.SimpleNamespace(uuid=uuid.replace("GPU-", "", 1))
 
 
 def memory_stats_as_nested_dict(index):
