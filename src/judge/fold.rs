@@ -102,6 +102,11 @@ impl Fold {
         self.fresh.insert(process.id.pid, process.id);
         if let Some(seen) = self.seen.get_mut(&process.id) {
             seen.last_ms = at_ms;
+            // A shell that becomes its program (`exec`) is known by the program; one that is ending has no arguments.
+            if !process.argv.is_empty() && seen.argv != process.argv {
+                seen.argv.clone_from(&process.argv);
+                seen.comm.clone_from(&process.comm);
+            }
             if seen.marker.is_none() {
                 seen.marker.clone_from(&process.marker);
             }

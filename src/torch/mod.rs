@@ -1,4 +1,4 @@
-//! The view from inside PyTorch that `check --torch` adds: lays the probe (three small Python files) into a private
+//! The view from inside PyTorch that `check --torch` adds: lays the probe (four small Python files) into a private
 //! directory at the head of the command's PYTHONPATH, and reads what it wrote there. What that means is said in
 //! `judge/torch`.
 //!
@@ -29,9 +29,10 @@ use std::{
 };
 
 /// The probe: what every Python process runs at its start, and what is loaded once CUDA is in use.
-const FILES: [(&str, &str); 3] = [
+const FILES: [(&str, &str); 4] = [
     ("sitecustomize.py", include_str!("sitecustomize.py")),
     ("probe.py", include_str!("probe.py")),
+    ("tensors.py", include_str!("tensors.py")),
     ("names.py", include_str!("names.py")),
 ];
 /// Where the probe notes that it was started.

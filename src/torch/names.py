@@ -1,4 +1,4 @@
-"""Who refers to the live CUDA tensors: finds them through the garbage collector, then walks from where names begin
+"""Who refers to the live CUDA tensors: the garbage collector tells which there are, then a walk leads from where names begin
 (globals, frames, the last traceback, thread-locals) to them. No code of the program runs: attributes are read past its
 own `__getattr__`. All of it under a limit of CPU time (so that a busy machine changes nothing), and what was not
 reached is said.
@@ -14,10 +14,11 @@ from collections import deque
 from itertools import islice
 
 TOP = 20  # storages and owners that are told
-NAMES = 3  # names of one storage
+NAMES = 3  # of tensors that keep a graph
 ITEMS = 50000  # of one container
 MOST_OBJECTS = 20000000
 PASS = 0.04  # seconds of CPU time that are kept for asking the collector, which looks through everything
+MAIN = ("__main__", "__mp_main__")
 LAST = ("last_exc", "last_value", "last_traceback")
 ATOMS = frozenset((
     int, float, str, bytes, bool, complex, type(None), type(Ellipsis), types.ModuleType, types.CodeType,
@@ -27,107 +28,15 @@ ATOMS = frozenset((
 WALKING = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 
 
-def tensor_types(torch):
-    """torch.Tensor and everything derived from it. Fakes stand for memory that is not there."""
-    found, todo = set(), [torch.Tensor]
-    while todo:
-        kind = todo.pop()
-        if kind not in found and kind.__name__ not in ("FakeTensor", "FunctionalTensor"):
-            found.add(kind)
-            todo.extend(type.__subclasses__(kind))
+def variables(frame):
+    """Names and values of a frame. Before Python 3.13 asking for them leaves a copy in the frame, which would keep the
+    values alive until the function returns: it is emptied, unless the program itself has it from `locals()`."""
+    names = frame.f_locals
+    found = list(names.items())
+    of_function = frame.f_code.co_flags & 3 == 3  # CO_OPTIMIZED and CO_NEWLOCALS: a class body has no copy
+    if type(names) is dict and of_function and sys.getrefcount(names) <= 3:
+        names.clear()
     return found
-
-
-class Nothing:
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        return False
-
-
-def undisturbed(torch):
-    """Subclasses of Tensor may answer questions with code of their own; not these."""
-    for name in ("DisableTorchFunctionSubclass", "DisableTorchFunction"):
-        found = getattr(torch._C, name, None)
-        if found is not None:
-            return found()
-    return Nothing()
-
-
-def storage_of(tensor):
-    """(address, bytes) of the memory below a tensor; views of one storage have the same."""
-    storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
-    size = storage.nbytes() if hasattr(storage, "nbytes") else storage.size() * storage.element_size()
-    return storage.data_ptr(), size
-
-
-class Storage:
-    __slots__ = ("device", "bytes", "first", "tensors", "names", "owner", "grad_of")
-
-    def __init__(self, device, size, first):
-        self.device, self.bytes, self.first = device, size, first
-        self.tensors, self.names, self.owner, self.grad_of = 0, [], None, None
-
-
-class Live:
-    """The storages that Python objects refer to."""
-
-    def __init__(self, kinds):
-        self.kinds = kinds
-        self.storages = {}  # (device, address)
-        self.of_tensor = {}  # id of a tensor
-        self.kept = []  # so that no id is given away while we look
-        self.graphs = []
-        self.missing = 0  # storages that need a name; a gradient has its parameter's
-
-    def add(self, tensor):
-        known = self.of_tensor.get(id(tensor))
-        if known is not None or id(tensor) in self.of_tensor:
-            return known
-        storage = None
-        try:
-            if tensor.is_cuda:
-                device = tensor.get_device()
-                address, size = storage_of(tensor)
-                if address and size:
-                    storage = self.storages.get((device, address))
-                    if storage is None:
-                        storage = self.storages[device, address] = Storage(device, size, tensor)
-                        self.missing += 1
-                    storage.tensors += 1
-        except Exception:
-            storage = None  # no memory of its own: sparse, or a wrapper around others
-        self.of_tensor[id(tensor)] = storage
-        self.kept.append(tensor)
-        if storage is not None:
-            self.graph_and_gradient(tensor, storage)
-        return storage
-
-    def graph_and_gradient(self, tensor, storage):
-        try:
-            if not tensor.requires_grad:
-                return
-            if not tensor.is_leaf:
-                self.graphs.append(storage)
-                return
-            gradient = tensor.grad
-        except Exception:
-            return
-        if gradient is not None and type(gradient) in self.kinds:
-            of_gradient = self.add(gradient)
-            if of_gradient is not None and of_gradient.grad_of is None and of_gradient is not storage:
-                of_gradient.grad_of = storage
-                if not of_gradient.names:
-                    self.missing -= 1
-
-    def name(self, storage, step):
-        if not storage.names:
-            storage.owner = step.owner
-            if storage.grad_of is None:
-                self.missing -= 1
-        if len(storage.names) < NAMES and all(s.name != step.name or s.scope != step.scope for s in storage.names):
-            storage.names.append(step)
 
 
 class Step:
@@ -168,7 +77,7 @@ class Walk:
         self.queue, self.later = deque(), deque()
         self.seen = {id(live), id(live.storages), id(live.of_tensor), id(live.kept), id(self.__dict__)}
         self.kept = []
-        self.stopped = False
+        self.stopped = self.traced = False
         self.user_modules = set()
 
     def run(self):
@@ -303,10 +212,10 @@ class Walk:
         return True
 
     def function(self, value, step):
-        if id(value.__globals__) not in self.seen:
-            # Not those of a module that can be found: run by exec, or the main module of a spawned child.
-            file = value.__globals__.get("__file__")
-            self.space(value.__globals__, stem(file) or str(value.__globals__.get("__name__")))
+        space = value.__globals__
+        if id(space) not in self.seen and (space.get("__name__") in MAIN or space.get("__name__") not in sys.modules):
+            # Of no module that can be found: run by exec, or the main module of a spawned child.
+            self.space(space, stem(space.get("__file__")) or str(space.get("__name__")))
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):
             try:
                 self.offer(cell.cell_contents, step.variable(name, "closure variable of", "closure"))
@@ -331,21 +240,20 @@ class Walk:
     def frame(self, frame, step, kind="frame"):
         if frame.f_code.co_filename.startswith(self.ours):
             return
-        names = frame.f_locals
-        if frame.f_globals is names:
-            return
+        if frame.f_code.co_flags & 3 != 3:
+            return  # of a module, whose names are known, or of a class in the making
         where = "%s() (%s:%s)" % (
             getattr(frame.f_code, "co_qualname", frame.f_code.co_name), os.path.basename(frame.f_code.co_filename), frame.f_lineno)
         if step.scope:
             where = "%s, %s" % (where, step.scope)
-        for name, inner in list(names.items()):
+        for name, inner in variables(frame):
             if type(inner) not in ATOMS:
                 self.offer(inner, Step(name, "local variable of %s" % where, kind, None))
 
     def walking(self, value, step):
         frame = getattr(value, "gi_frame", None) or getattr(value, "cr_frame", None) or getattr(value, "ag_frame", None)
         if frame is not None:
-            for name, inner in list(frame.f_locals.items()):
+            for name, inner in variables(frame):
                 if type(inner) not in ATOMS:
                     what = "local variable of the generator %s, held by" % value.__qualname__
                     self.offer(inner, step.variable(name, what, "generator"))
@@ -370,9 +278,9 @@ def modules(main):
         space = types.ModuleType.__getattribute__(module, "__dict__")
         file = space.get("__file__")
         file = file if type(file) is str else ""
-        users = name in ("__main__", "__mp_main__") or bool(
+        users = name in MAIN or bool(
             file and not file.startswith(libraries) and "site-packages" not in file and "dist-packages" not in file)
-        if name in ("__main__", "__mp_main__"):
+        if name in MAIN:
             name = getattr(space.get("__spec__"), "name", None) or stem(file or main) or name
             found.insert(0, (name, space, True))
         elif name != "torch" and not name.startswith(("torch.", "gpuresid_")):
@@ -402,9 +310,15 @@ def roots(walk, wide, main):
     for ident, frame in list(sys._current_frames().items()):
         thread = getattr(threads.get(ident), "name", None)
         scope = "thread %s" % thread if thread and thread != "MainThread" else ""
+        stack = []
         while frame is not None:
-            walk.frame(frame, Step("", scope, "frame", None))
+            stack.append(frame)
             frame = frame.f_back
+        if any(frame.f_trace is not None for frame in stack):
+            walk.traced = True
+            continue  # a debugger writes variables back through that copy
+        for frame in stack:
+            walk.frame(frame, Step("", scope, "frame", None))
 
 
 def nameless(live, storages):
@@ -413,7 +327,7 @@ def nameless(live, storages):
     holders = [
         (h, {id(r) for r in islice(gc.get_referents(h), ITEMS)})
         for h in gc.get_referrers(*[s.first for s in storages])
-        if id(h) not in ours and type(h) is not Storage and type(h) is not types.FrameType
+        if id(h) not in ours and type(h) is not type(storages[0]) and type(h) is not types.FrameType
     ]
     for storage in storages:
         tensor = storage.first
@@ -429,12 +343,12 @@ def nameless(live, storages):
 # ---- what is told --------------------------------------------------------------------------------------------------
 
 
-def live(torch, devices, deadline, ours, main=None):
+def live(torch, tensors, devices, deadline, ours, main=None):
     """The live tensors of each device, with who refers to them."""
     gaps = []
-    kinds = tensor_types(torch)
-    found = Live(kinds)
-    with undisturbed(torch):
+    kinds = tensors["tensor_types"](torch)
+    found = tensors["Live"](kinds)
+    with tensors["undisturbed"](torch):
         if sys.getallocatedblocks() < MOST_OBJECTS:
             for place, tensor in enumerate([o for o in gc.get_objects() if type(o) in kinds]):
                 if place % 1024 == 1023 and time.thread_time() > deadline:
@@ -459,6 +373,8 @@ def live(torch, devices, deadline, ours, main=None):
         missing = [s for s in by_size if not s.names]
         if missing and time.thread_time() < deadline - PASS / 2 and sys.getallocatedblocks() < 4000000:
             nameless(found, missing[:3])
+        if walk.traced:
+            gaps.append("a thread is under a debugger: its local variables were left alone")
         if walk.stopped and any(not s.names for s in by_size):
             gaps.append("the search for names was stopped at its time limit")
         return {"devices": [told(d, by_size, found) for d in devices], "gaps": gaps}

@@ -176,11 +176,11 @@ class View:
         """Who refers to what; the collector rests meanwhile, because a full collection takes longer than all of this."""
         import gc
 
-        part = self.watch.part("names.py")
+        tensors, names = self.watch.part("tensors.py"), self.watch.part("names.py")
         was_on = gc.isenabled()
         gc.disable()
         try:
-            return part["live"](torch, devices, deadline, self.watch.directories[0], self.watch.main)
+            return names["live"](torch, tensors, devices, deadline, self.watch.directories[0], self.watch.main)
         except Exception as error:
             self.gap("the live tensors could not be named", error)
             return None

@@ -125,8 +125,8 @@ class _Watch:
                 return
             self.ended = True
             self.load().at_exit()
-        except Exception:
-            pass
+        except (Exception, KeyboardInterrupt):
+            pass  # the program is over: nobody else waits for that Ctrl-C
 
 
 def _begin():

@@ -29,7 +29,7 @@ class Case(unittest.TestCase):
     def lay(self, name):
         directory = os.path.join(self.base, name)
         os.mkdir(directory)
-        for file in ("sitecustomize.py", "probe.py", "names.py"):
+        for file in ("sitecustomize.py", "probe.py", "tensors.py", "names.py"):
             shutil.copy(os.path.join(SOURCES, file), directory)
         return directory
 
@@ -263,7 +263,7 @@ class Places(Case):
         self.assertEqual(record["devices"], [])
 
     def test_a_broken_part_harms_nobody(self):
-        for part in ("names.py", "probe.py"):
+        for part in ("names.py", "tensors.py", "probe.py"):
             with open(os.path.join(self.probe, part), "w") as file:
                 file.write("this is no Python")
             done = self.run_python("-c", CUDA)
@@ -332,6 +332,26 @@ class Ends(Case):
         reference = self.one()["live"]["devices"][0]["largest"][0]["references"][0]
         self.assertEqual((self.one()["stage"], reference["name"]), ("sample", "__main__.kept"))
         self.assertGreater(len(self.one()["timeline"]), 2)
+
+    def test_a_look_keeps_nothing_alive(self):
+        code = (
+            "def main():\n    lost, named = torch.zeros(1024, 1024), locals()\n    named = None\n"
+            "    mine = torch.zeros(512, 1024)\n    while not os.path.exists(%r): time.sleep(0.01)\n"
+            "    lost = mine = None\n    print(torch.ALLOCATORS[0].allocated, flush=True)\n"
+            "def keeper():\n    held = torch.zeros(1024, 1024)\n    names = locals()\n    names['more'] = 1\n"
+            "    while not os.path.exists(%r): time.sleep(0.01)\n    print({'held', 'more'} <= set(names), flush=True)\n"
+            "import torch, os, sys, time, threading\nother = threading.Thread(target=keeper); other.start()\n"
+            "main(); other.join()\n") % ((os.path.join(self.base, "go"),) * 2)
+        child = subprocess.Popen([sys.executable, "-c", code], env=self.environment(), stdout=subprocess.PIPE, text=True)
+        self.addCleanup(child.wait)
+        self.addCleanup(child.kill)
+        self.until("names", lambda: any(r["live"] for r in self.records()))
+        scopes = [s["references"][0]["scope"] for s in self.one()["live"]["devices"][0]["largest"]]
+        self.assertEqual(sum("local variable of main()" in s for s in scopes), 2, scopes)
+        open(os.path.join(self.base, "go"), "w").close()
+        lines = child.communicate(timeout=DEADLINE)[0].splitlines()
+        # Only keeper's tensor is left; what it has from locals() was not taken away.
+        self.assertEqual(sorted(lines), sorted([str(4 << 20), "True"]))
 
     def test_a_thread_that_keeps_the_process_is_named(self):
         code = CUDA + (
