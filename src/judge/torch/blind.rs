@@ -48,7 +48,7 @@ fn reason(seen: &Seen, view: &TorchView) -> String {
         return format!("it is no Python program (`{name}`), or one that hides its name");
     }
     if let Some(option) = ignores_environment(&seen.argv) {
-        return format!("Python was started with {option}, which {}", meaning(option));
+        return format!("Python was started with -{option}, which {}", meaning(option));
     }
     if seen.marker.is_none() {
         return "its environment does not have what `check` gave the command (env -i, sudo, a container, or a changed \
