@@ -5,6 +5,7 @@ pub mod usage;
 mod values;
 
 use crate::{
+    demo::Case,
     exit,
     model::{Bytes, Cause, Limit, Scope},
     report::ReportTarget,
@@ -144,6 +145,8 @@ pub enum Command {
     /// Say which GPU memory is held that was not held in a snapshot
     #[command(after_help = exit::TABLE)]
     Diff(DiffArgs),
+    /// Show what `check` finds, with real processes on a simulated GPU: works on any machine
+    Demo(DemoArgs),
 }
 
 /// `status`.
@@ -312,4 +315,12 @@ pub struct DiffArgs {
     /// What counts as residue.
     #[command(flatten)]
     pub limits: LimitArgs,
+}
+
+/// `demo`.
+#[derive(Debug, Clone, Args)]
+pub struct DemoArgs {
+    /// What to play [default: one after the other]
+    #[arg(value_name = "CASE")]
+    pub case: Option<Case>,
 }

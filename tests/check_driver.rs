@@ -125,9 +125,9 @@ fn an_xid_of_the_run_is_in_the_report() {
     let run = rig.spawn_check(&report_option(&rig), "alloc 0 1GiB ready up wait-file go exit 1");
     rig.wait_for("up");
     rig.xid(0, 43);
-    wait_until("the event to be asked for", || rig.calls().iter().any(|c| c.function.starts_with("nvmlEventSetWait")));
-    // The event wait answers within its period; the run goes on meanwhile.
-    std::thread::sleep(Duration::from_millis(1500));
+    wait_until("the event to be told", || {
+        rig.calls().iter().any(|c| c.function.starts_with("nvmlEventSetWait") && c.code == Some(0))
+    });
     rig.mark("go");
     run.wait().expect_code(1);
     let report = rig.report("r.json");

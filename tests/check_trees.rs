@@ -187,6 +187,29 @@ fn in_a_namespace_with_the_outer_proc() {
 }
 
 #[test]
+fn with_the_proc_of_a_host() {
+    let rig = Rig::new();
+    let host = rig.path("host");
+    fs::create_dir(&host).unwrap();
+    let verbs = "daemonize-twice { alloc 0 1GiB ready up hold } wait-file up";
+    let options = format!("--settle 1s --procfs {} {}", host.display(), report_option(&rig));
+    let command = rig.check_of(&options, &rig.program(verbs));
+    let script = "mount --rbind /proc \"$0\" && mount -t proc proc /proc && \"$@\"; exit $?";
+    let mut line = words(&["unshare", "--mount", "--pid", "--fork", "sh", "-c", script, host.to_str().unwrap()]);
+    line.extend(std::iter::once(command.get_program()).chain(command.get_args()).map(Into::into));
+    let end = rig.start_of(&line).wait();
+    // It stands in the host's /proc under another number than in ours.
+    let report = rig.report("r.json");
+    assert_eq!(report["survivors"].as_array().unwrap().len(), 1, "{end:?} {report}");
+    let pid = survivors(&report)[0];
+    let holder = report["holders"].as_array().unwrap().iter().find(|h| h["pid"] == pid);
+    let holder = holder.unwrap_or_else(|| panic!("{report}"));
+    assert_eq!(holder["lineage"], "own", "{report}");
+    assert_eq!(holder["inner_pid"], rig.wait_for("up"), "{report}");
+    assert_ne!(holder["inner_pid"], pid, "{report}");
+}
+
+#[test]
 fn a_check_inside_a_check_charges_its_own() {
     let rig = Rig::new();
     let inner_report = rig.path("inner.json");
@@ -209,7 +232,7 @@ fn a_check_inside_a_check_charges_its_own() {
 fn the_time_limit_ends_the_command_and_finds_what_it_left() {
     let rig = Rig::new();
     let end = rig.check(
-        &format!("--timeout 1s --settle 1s {}", report_option(&rig)),
+        &format!("--timeout 4s --settle 1s {}", report_option(&rig)),
         "spawn-session { alloc 0 1GiB ready up hold } wait-file never",
     );
     end.expect_code(124);
@@ -221,9 +244,9 @@ fn the_time_limit_ends_the_command_and_finds_what_it_left() {
 #[test]
 fn a_command_that_ignores_the_time_limit_is_killed() {
     let rig = Rig::new();
-    let end = rig.check(&format!("--timeout 500ms {}", report_option(&rig)), "ignore TERM alloc 0 1GiB ready up hold");
+    let end = rig.check(&format!("--timeout 4s {}", report_option(&rig)), "ignore TERM alloc 0 1GiB ready up hold");
     end.expect_code(124);
-    assert!(end.took > Duration::from_secs(5), "{end:?}");
+    assert!(end.took > Duration::from_secs(9), "{end:?}");
     assert_eq!(rig.report("r.json")["command"]["signal"], 9);
     assert_eq!(rig.report("r.json")["verdict"], "clean");
 }

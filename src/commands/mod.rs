@@ -1,6 +1,7 @@
 //! One short file per subcommand: wiring and loops only.
 
 pub mod check;
+pub mod demo;
 mod diff;
 mod marker;
 mod snapshot;
@@ -40,6 +41,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Ending> {
         Command::Status(args) => status::run(&global, &args),
         Command::Check(args) => check::run(&check::options(&global, args)),
         Command::Snapshot(args) => snapshot::run(&global, &args),
+        Command::Demo(args) => demo::run(&args),
         Command::Diff(args) => diff::run(&global, &args),
     }
 }

@@ -164,7 +164,7 @@ fn parts(run: &Run<'_>, scene: &Scene<'_>, device: &Device, comparable: bool, ga
         chargeable: chargeable(run, scene, device),
         excess_now,
         excess_rises: trace.map_or_else(|| Bytes::at_least_zero(growth.unwrap_or(0)), |t| t.excess_rises),
-        hider: hider(run),
+        hider: hider(run, scene),
         moved_proven,
         moved_possible,
         out_of_sight: run.out_of_sight(),
@@ -197,9 +197,9 @@ fn chargeable(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> bool {
 }
 
 /// A living process of the run, or one that could be, may hold memory that no list names.
-fn hider(run: &Run<'_>) -> bool {
+fn hider(run: &Run<'_>, scene: &Scene<'_>) -> bool {
     let may_hold = |lineage| matches!(lineage, Lineage::Own | Lineage::Unknown);
-    run.processes.iter().any(|p| p.can_hold_memory() != Some(false) && may_hold(run.lineage(p.into())))
+    run.processes.iter().any(|p| p.can_hold_memory() != Some(false) && may_hold(scene.attribute(run, p).lineage))
         || run.after.uninspected.iter().any(|u| run.launch.survivors.contains(&u.id))
 }
 

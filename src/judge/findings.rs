@@ -42,7 +42,7 @@ pub(crate) fn of_run(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged], holder
             ));
         }
     }
-    found.extend(draining(run, holders));
+    found.extend(draining(run, judged, holders));
     found.extend(client(run, judged));
     for event in &run.trace.events {
         let where_ = event.uuid.as_ref().map_or_else(|| "a GPU".into(), |u| label(scene, u));
@@ -160,7 +160,8 @@ fn still_running(run: &Run<'_>, holders: &[Holder]) -> Option<Finding> {
     let (are, what) = if n == 1 { ("process", "runs") } else { ("processes", "run") };
     let hold = match (holding, open) {
         (0, 0) => "none of them has a GPU open".to_owned(),
-        (0, m) => format!("{m} of them have a GPU open, none is known to hold memory"),
+        (0, m) => format!("{m} of them with a GPU open, none known to hold memory"),
+        (1, _) => "1 of them holds GPU memory".to_owned(),
         (m, _) => format!("{m} of them hold GPU memory"),
     };
     Some(finding(
@@ -172,18 +173,22 @@ fn still_running(run: &Run<'_>, holders: &[Holder]) -> Option<Finding> {
 }
 
 /// Memory on its way back when the time was up.
-fn draining(run: &Run<'_>, holders: &[Holder]) -> Option<Finding> {
+fn draining(run: &Run<'_>, judged: &[Judged], holders: &[Holder]) -> Option<Finding> {
     let leaving: Vec<_> =
         holders.iter().filter(|h| h.cause == Cause::Draining && h.lineage != Lineage::Foreign).collect();
     let falling = run.launch.settle_end == Some(SettleEnd::Cap) && run.launch.all_gone == Some(true);
     if leaving.is_empty() && !falling {
         return None;
     }
-    let bytes: Bytes = leaving.iter().map(|h| h.held()).sum();
+    let bytes: Bytes = match leaving.is_empty() {
+        true => judged.iter().map(|j| j.report.charged_residue_bytes).sum(),
+        false => leaving.iter().map(|h| h.held()).sum(),
+    };
     let text = if leaving.is_empty() {
-        "Every process of the command is gone and memory was still coming back when the time to settle was up. A longer \
-         `--settle` would see the end of it."
-            .to_owned()
+        format!(
+            "Every process of the command is gone and {bytes} were still coming back when the time to settle was up. A \
+             longer `--settle` would see the end of it."
+        )
     } else {
         format!(
             "{bytes} are still on their way back: {} process(es) of the command are exiting. A longer `--settle` would see \

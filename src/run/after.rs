@@ -4,12 +4,10 @@
 use super::{
     sampler,
     session::Stop,
-    signals::ends_us,
     watch::Watch,
     worker::{Job, ScanFor},
 };
 use crate::{
-    exit::Ending,
     model::{Gap, Process, Snapshot},
     observe::{SnapshotParts, assemble, proc::Scan},
 };
@@ -104,9 +102,7 @@ impl Watch<'_> {
         loop {
             self.read_on();
             while let Some(caught) = self.session.inbox.signals.pop_front() {
-                if ends_us(caught.signal) && self.has_been_told_to_report() {
-                    return Err(Stop::Told(Ending::Signal(caught.signal)));
-                }
+                self.hear(caught, Instant::now())?;
             }
             let now = Instant::now();
             let until = start + if self.reports_now() { patience.min(PATIENCE_WHEN_TOLD) } else { patience };

@@ -100,3 +100,43 @@ fn without_the_run(mut scan: Scan, root: ProcId, command: Option<ProcId>, tool: 
     scan.uninspected.retain(|u| u.id.start_ticks <= command.start_ticks && u.id != command);
     scan
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        model::{Ancestor, DeviceFiles, ProcessState},
+        observe::proc::{ProcOptions, ProcReader},
+    };
+
+    fn process(pid: u32, start_ticks: u64, parent: ProcId) -> Process {
+        let ourselves = ProcReader::new(ProcOptions::default()).unwrap().identify(std::process::id()).unwrap().unwrap();
+        Process {
+            id: ProcId { pid, start_ticks },
+            ancestors: vec![Ancestor { id: parent, comm: "x".into(), uid: None }],
+            files: Some(DeviceFiles::default()),
+            state: ProcessState::Sleeping,
+            ..ourselves
+        }
+    }
+
+    #[test]
+    fn a_scan_that_ends_late_does_not_know_the_run() {
+        let id = |pid, start_ticks| ProcId { pid, start_ticks };
+        let (init, root, command, helper) = (id(1, 0), id(10, 50), id(11, 70), id(9, 70));
+        let scan = Scan {
+            processes: vec![
+                process(5, 20, init),  // a neighbour
+                process(6, 70, init),  // a neighbour that started in the same tick
+                process(7, 71, init),  // one that started after the command: it was not there before
+                process(11, 70, root), // the command
+                process(12, 75, root), // a child of it
+                process(9, 70, init),  // our helper
+            ],
+            ..Scan::default()
+        };
+        let left = |scan: Scan| scan.processes.iter().map(|p| p.id.pid).collect::<Vec<_>>();
+        assert_eq!(left(without_the_run(scan.clone(), root, Some(command), &[helper])), [5, 6, 9]);
+        assert_eq!(left(without_the_run(scan, root, None, &[])).len(), 6);
+    }
+}

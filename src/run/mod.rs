@@ -3,7 +3,7 @@
 //! Everything that happens arrives on one channel ([`event`]) and is waited for in one loop ([`watch`]). Around it:
 //! [`session`] (what every phase needs), `before` (the before-look), [`child`] and [`signal_child`] (the command),
 //! `signals` (whom they are for), `reap` and `family` (is anything of the run alive), `sampler` and `tree` (looks at
-//! devices and descendants), `settle` (when to judge; pure), `after` (the after-look), `worker` (reads `/proc` aside).
+//! devices and descendants), `settle` (when to judge; pure), `after` (the after-look), `outcome` (what is handed to the judgement), `worker` (reads `/proc` aside).
 
 mod after;
 mod before;
@@ -13,6 +13,7 @@ mod event;
 mod family;
 mod inbox;
 mod oom;
+mod outcome;
 mod reap;
 mod sampler;
 mod session;
@@ -27,5 +28,6 @@ mod worker;
 pub use before::Before;
 pub use child::{MARKER, NotStarted};
 pub use event::{Event, Looker, channel};
+pub use outcome::{Options, Outcome};
 pub use session::{Session, Stop};
-pub use watch::{Options, Outcome};
+pub use signals::was_ignored;

@@ -27,7 +27,8 @@ impl Reaper {
     /// If the kernel refuses.
     pub(super) fn start(myself: Myself) -> rustix::io::Result<Self> {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-        Ok(Self { myself, bystanders: myself.children().iter().map(|kin| kin.pid).collect() })
+        let bystanders = myself.children().iter().map(|kin| kin.pid).collect();
+        Ok(Self { myself, bystanders })
     }
 
     /// Takes the status of every child that has ended; the command keeps its own.

@@ -22,6 +22,10 @@ const EARLY_LOOKS: usize = 1200;
 /// The steps from the first looks of settling, which should be over in milliseconds, to the ordinary interval.
 const QUICK_STEPS_MS: [u64; 7] = [1, 2, 5, 10, 20, 50, 100];
 
+/// After so many looks that showed nothing new, the interval is doubled until one does: training holds its memory for
+/// hours, and a plateau of 300 ms is still met.
+const STILL_LOOKS: u32 = 20;
+
 /// When a look was asked for.
 #[derive(Debug, Clone, Copy)]
 struct Asked {
@@ -48,6 +52,8 @@ pub(super) struct Sampler {
     stage: Stage,
     next: Instant,
     quick: usize,
+    /// Looks in a row that showed the same as the one before.
+    still: u32,
     fold: Option<Fold>,
     early: Vec<(Look, bool)>,
     early_processes: Vec<(Process, u64)>,
@@ -79,6 +85,7 @@ impl Sampler {
             stage: Stage::Idle,
             next: zero,
             quick: QUICK_STEPS_MS.len(),
+            still: 0,
             fold: None,
             early: Vec::new(),
             early_processes: Vec::new(),
@@ -93,11 +100,17 @@ impl Sampler {
 
     /// The before-look is complete: all that came in meanwhile is folded now.
     pub(super) fn begin(&mut self, mut fold: Fold) {
-        for (process, at) in self.early_processes.drain(..) {
-            fold.remember(&process, at);
-        }
+        // In the order in which it came: a fold knows who a new entry is only if it was told before that look.
+        self.early_processes.sort_by_key(|(_, at)| *at);
+        let mut processes = std::mem::take(&mut self.early_processes).into_iter().peekable();
         for (look, settling) in self.early.drain(..) {
+            while let Some((process, at)) = processes.next_if(|(_, at)| *at <= look.at_ms) {
+                fold.remember(&process, at);
+            }
             fold.look(&look, settling);
+        }
+        for (process, at) in processes {
+            fold.remember(&process, at);
         }
         for gap in self.early_gaps.drain(..) {
             fold.failed_look(gap);
@@ -129,7 +142,8 @@ impl Sampler {
         }
         let pause = QUICK_STEPS_MS.get(self.quick).map_or(self.interval, |ms| Duration::from_millis(*ms));
         self.quick += 1;
-        self.next = now + pause.min(self.interval);
+        let stretched = if self.still >= STILL_LOOKS && !settling { self.interval * 2 } else { self.interval };
+        self.next = now + if self.quick > QUICK_STEPS_MS.len() { stretched } else { pause.min(self.interval) };
         self.stage = Stage::Looking(Asked { at: now, settling, all_gone });
         looker.request_look(&self.devices);
     }
@@ -210,6 +224,8 @@ impl Sampler {
             }
             None
         };
+        let same = self.last.as_ref().is_some_and(|last| shows_the_same(&last.look, &look));
+        self.still = if same { self.still.saturating_add(1) } else { 0 };
         self.last = Some(Taken { asked_at: asked.at, look, facts, new_entries });
     }
 
@@ -275,6 +291,12 @@ impl Sampler {
     pub(super) fn finish(self) -> Trace {
         self.fold.map(Fold::finish).unwrap_or_default()
     }
+}
+
+/// Memory and lists are as they were; utilisation may differ.
+fn shows_the_same(before: &Look, now: &Look) -> bool {
+    before.devices.len() == now.devices.len()
+        && before.devices.iter().zip(&now.devices).all(|(b, n)| b.memory == n.memory && b.entries == n.entries)
 }
 
 /// All PIDs that a look lists.

@@ -23,7 +23,7 @@ use std::{
 /// A word to the user is due when opening the driver takes longer.
 const A_WORD_AFTER: Duration = Duration::from_secs(3);
 /// How long the command waits for a slow scan.
-const SCAN_PATIENCE: Duration = Duration::from_millis(300);
+const SCAN_PATIENCE: Duration = Duration::from_millis(50);
 /// Beyond the driver's own deadlines: then its client is at fault.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -77,7 +77,7 @@ impl Session {
         received: Receiver<Event>,
         look_timeout: Duration,
     ) -> anyhow::Result<Self> {
-        let myself = Myself::look().context("could not read /proc/self; is /proc mounted?")?;
+        let myself = Myself::look(&reader.options.procfs).context("could not read /proc/self; is /proc mounted?")?;
         let signals = Signals::install(events.clone())?;
         let workers = Workers::start(&reader, events)?;
         workers.ask(Job::Scan(ScanFor::Before, Vec::new()));

@@ -11,8 +11,9 @@
 //! A signal that was ignored when we were started stays ignored, for us and the command: this is how `nohup` works.
 //! Ctrl-Z is not caught: it stops the whole group, and `fg` continues it.
 
-use super::event::Event;
+use super::{event::Event, family::Myself};
 use anyhow::Context;
+use procfs::process::Process;
 use signal_hook::{
     consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2},
     iterator::{
@@ -155,31 +156,40 @@ const fn bit(signal: i32) -> u64 {
 /// The signals that are ignored, as the mask of `/proc/self/status`. Nothing is taken as ignored where that cannot be
 /// read.
 fn ignored_at_start() -> u64 {
-    procfs::process::Process::myself().and_then(|p| p.status()).map_or(0, |status| status.sigign)
+    Process::myself().and_then(|p| p.status()).map_or(0, |status| status.sigign)
 }
 
-/// The relation of the process that sent a signal, as far as it can still be seen. `group` is the number of our
-/// process group.
-pub(super) fn relation(sender: u32, group: i32, own_root: u32) -> Relation {
-    let Ok(process) = procfs::process::Process::new(sender.cast_signed()) else { return Relation::Other };
-    if sender.cast_signed() == group && sender != own_root {
-        let name = process.stat().map(|s| s.comm).unwrap_or_default();
-        let foreground =
-            process.cmdline().is_ok_and(|argv| argv.iter().skip(1).take(8).any(|a| a == "--foreground" || a == "-f"));
-        return if name == "timeout" && !foreground { Relation::TimeoutLeader } else { Relation::Leader };
+/// Whether this signal was ignored when we were started (`nohup`). To be asked before a handler is installed.
+pub fn was_ignored(signal: i32) -> bool {
+    ignored_at_start() & bit(signal) != 0
+}
+
+/// The relation of the process that sent a signal, as far as it can still be seen. Both numbers as signals come.
+pub(super) fn relation(sender: u32, command: u32, myself: &Myself) -> Relation {
+    let leads = sender.cast_signed() == myself.group;
+    if sender == command {
+        return Relation::Own;
     }
-    let mut parent = process.stat().map(|s| s.ppid).unwrap_or(0);
+    let process = if myself.plain { Process::new(sender.cast_signed()).ok() } else { None };
+    if leads {
+        return if process.is_some_and(|p| is_timeout(&p)) { Relation::TimeoutLeader } else { Relation::Leader };
+    }
     // A chain of parents is finite, except while it is being rearranged.
+    let mut above = process;
     for _ in 0..1024 {
-        if parent.cast_unsigned() == own_root {
-            return Relation::Own;
+        match above.and_then(|p| p.stat().ok()).map(|s| s.ppid) {
+            Some(parent) if parent.cast_unsigned() == std::process::id() => return Relation::Own,
+            Some(parent) if parent > 1 => above = Process::new(parent).ok(),
+            _ => break,
         }
-        if parent <= 1 {
-            break;
-        }
-        parent = procfs::process::Process::new(parent).and_then(|p| p.stat()).map(|s| s.ppid).unwrap_or(0);
     }
     Relation::Other
+}
+
+/// `timeout` in its usual mode, in which it signals its whole group.
+fn is_timeout(process: &Process) -> bool {
+    let foreground = |argv: Vec<String>| argv.iter().skip(1).take(8).any(|a| a == "--foreground" || a == "-f");
+    process.stat().is_ok_and(|s| s.comm == "timeout") && !process.cmdline().is_ok_and(foreground)
 }
 
 #[cfg(test)]

@@ -15,8 +15,10 @@ use std::{
 const PERIOD: Duration = Duration::from_secs(2);
 /// Shortest time between two readings.
 const SHORTEST: Duration = Duration::from_millis(200);
-/// While the command runs, reading takes at most one part in so many of one core: 0.5 %.
-const SHARE_RUNNING: u32 = 200;
+/// Longest time between two readings while no process was started anywhere.
+const IDLE_PERIOD: Duration = Duration::from_secs(30);
+/// While the command runs, reading takes at most one part in so many of one core: 0.2 %.
+const SHARE_RUNNING: u32 = 500;
 /// While somebody waits for the verdict: 5 %.
 const SHARE_SETTLING: u32 = 20;
 
@@ -29,6 +31,9 @@ pub(super) struct Tree {
     earliest: Instant,
     next: Instant,
     period: Duration,
+    /// The kernel's newest PID when the last reading was asked for.
+    newest_pid: Option<String>,
+    nudged: bool,
     last: Vec<Process>,
     last_asked: Option<Instant>,
     facts: Option<TreeFacts>,
@@ -45,6 +50,8 @@ impl Tree {
             earliest: now,
             next: now,
             period: PERIOD.min(quiet / 4),
+            newest_pid: None,
+            nudged: true,
             last: Vec::new(),
             last_asked: None,
             facts: None,
@@ -59,6 +66,7 @@ impl Tree {
 
     /// Something happened: read soon.
     pub(super) fn nudge(&mut self) {
+        self.nudged = true;
         self.next = self.earliest;
     }
 
@@ -83,6 +91,14 @@ impl Tree {
         if self.asked.is_some() || now < self.next {
             return None;
         }
+        let newest_pid = newest_pid();
+        let idle_since = self.last_asked.filter(|_| !settling && !self.nudged && newest_pid == self.newest_pid);
+        if newest_pid.is_some() && idle_since.is_some_and(|at| now < at + IDLE_PERIOD) {
+            self.next = now + self.period;
+            return None;
+        }
+        self.newest_pid = newest_pid;
+        self.nudged = false;
         self.asked = Some((now, settling));
         Some(Job::Tree { root: self.root, files: settling })
     }
@@ -130,4 +146,11 @@ impl Tree {
     pub(super) fn uids(&self) -> &BTreeSet<u32> {
         &self.uids
     }
+}
+
+/// The last field of `/proc/loadavg`: as long as it stays the same, no process and no thread was started in our PID
+/// namespace or below it.
+fn newest_pid() -> Option<String> {
+    let line = std::fs::read_to_string("/proc/loadavg").ok()?;
+    line.split_whitespace().last().map(Into::into)
 }

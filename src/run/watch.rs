@@ -5,6 +5,7 @@ use super::{
     child::{self, NotStarted},
     clock::Watched,
     oom,
+    outcome::{Options, Outcome},
     reap::Reaper,
     sampler::Sampler,
     session::{Session, Stop},
@@ -17,13 +18,10 @@ use super::{
 use crate::{
     exit::Ending,
     judge::fold::Fold,
-    model::{Bytes, Command, End, Launch, ProcId, Scope, SettleEnd, Snapshot, Trace},
+    model::{End, ProcId, Scope, SettleEnd, Snapshot},
 };
 use rustix::process::Signal;
-use std::{
-    ffi::OsString,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 /// The loop wakes up at least so often: statuses are taken and lines are shown even if no event came.
 const HEARTBEAT: Duration = Duration::from_millis(500);
@@ -31,6 +29,8 @@ const HEARTBEAT: Duration = Duration::from_millis(500);
 const LATER: Duration = Duration::from_millis(300);
 /// The Ctrl-C that ended the command may be seen after its end.
 const SAME_KEY: Duration = Duration::from_millis(50);
+/// A second signal of a process within this time belongs to the first.
+const AGAIN: Duration = Duration::from_secs(1);
 /// Who told us to end will not wait for long: so much time is left for memory to come back.
 const TOLD_CAP: Duration = Duration::from_secs(5);
 /// A command that SIGKILL does not end is stuck in the kernel: reported as it is.
@@ -39,65 +39,25 @@ const KILL_PATIENCE: Duration = Duration::from_secs(10);
 const SCAN_CAP: Duration = Duration::from_secs(60);
 const SCAN_CAP_AFTER: Duration = Duration::from_secs(5);
 
-/// How to run and watch a command.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Program and arguments.
-    pub argv: Vec<OsString>,
-    /// More for the command's environment.
-    pub environment: Vec<(OsString, OsString)>,
-    /// The marker's value for this run.
-    pub run_id: String,
-    /// Whom to charge.
-    pub scope: Scope,
-    /// Longest time from the end of the command to the verdict.
-    pub settle: Duration,
-    /// So long nothing may change about living processes.
-    pub quiet: Duration,
-    /// Unaccounted growth up to here is not waited for.
-    pub tolerated: Bytes,
-    /// The command is ended after this time.
-    pub timeout: Option<Duration>,
-    /// From SIGTERM to SIGKILL.
-    pub grace: Duration,
-    /// Time between two looks.
-    pub sample: Duration,
-    /// Say nothing on a terminal.
-    pub silent: bool,
-}
-
-/// What was seen.
-#[derive(Debug)]
-pub struct Outcome {
-    /// Before the command.
-    pub before: Snapshot,
-    /// Meanwhile.
-    pub trace: Trace,
-    /// After it.
-    pub after: Snapshot,
-    /// The run.
-    pub launch: Launch,
-}
-
-impl Outcome {
-    /// How gpuresid ends with this exit code of the report: of the command's signal, if that is what the code says.
-    pub fn ending(&self, exit_code: i32) -> Ending {
-        match self.launch.command.as_ref().map(|c| (c.timed_out, c.end)) {
-            Some((false, Some(End::Signaled { signal, .. }))) if exit_code == crate::exit::SIGNAL_BASE + signal => {
-                Ending::Signal(signal)
-            }
-            _ => Ending::Code(exit_code),
-        }
-    }
-}
-
 /// The command has ended.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ended {
     at: Instant,
     watched: Duration,
-    at_ms: u64,
-    end: Option<End>,
+    pub(super) at_ms: u64,
+    pub(super) end: Option<End>,
+}
+
+impl Ended {
+    /// The key that ended the command may be heard after its end.
+    fn came_of(&self, caught: Caught, now: Instant) -> bool {
+        let of_this = match self.end {
+            Some(End::Signaled { signal, .. }) => signal == caught.signal,
+            Some(End::Exited(code)) => code == crate::exit::SIGNAL_BASE + caught.signal,
+            None => false,
+        };
+        of_this && now.duration_since(self.at) < SAME_KEY
+    }
 }
 
 /// What `--timeout` does next, and when.
@@ -113,7 +73,7 @@ enum Timer {
 pub(super) struct Watch<'a> {
     pub(super) session: &'a mut Session,
     pub(super) before: &'a mut Before,
-    options: &'a Options,
+    pub(super) options: &'a Options,
     running: Running,
     reaper: Reaper,
     pub(super) sampler: Sampler,
@@ -122,17 +82,17 @@ pub(super) struct Watch<'a> {
     settle: Settle,
     line: WaitingLine,
     started: Instant,
-    started_ms: u64,
-    command: ProcId,
-    before_snapshot: Option<Snapshot>,
-    ended: Option<Ended>,
-    all_gone: bool,
+    pub(super) started_ms: u64,
+    pub(super) command: ProcId,
+    pub(super) before_snapshot: Option<Snapshot>,
+    pub(super) ended: Option<Ended>,
+    pub(super) all_gone: bool,
     later: Vec<(Instant, Signal)>,
     timer: Timer,
-    timed_out: bool,
+    pub(super) timed_out: bool,
     told: bool,
-    report_now: bool,
-    oom_before: Option<u64>,
+    report_now: Option<Instant>,
+    pub(super) oom_before: Option<u64>,
 }
 
 impl Session {
@@ -142,7 +102,7 @@ impl Session {
     /// [`NotStarted`] if the command was not started. A [`Stop`] if we cannot become subreaper, or were told twice to
     /// leave.
     pub fn watch(&mut self, before: &mut Before, options: &Options) -> Result<Result<Outcome, NotStarted>, Stop> {
-        let reaper = Reaper::start(self.myself)
+        let reaper = Reaper::start(self.myself.clone())
             .map_err(|e| anyhow::Error::new(e).context("could not become the subreaper of the command's processes"))?;
         let oom_before = oom::kills();
         // Whoever told us to end meanwhile did not mean a command that does not exist yet.
@@ -162,7 +122,7 @@ impl Session {
             cap: options.settle,
             quiet: options.quiet,
             tolerated: options.tolerated,
-            outsiders: options.scope != Scope::Run,
+            outsiders: options.scope != Scope::Run || before.observer.out_of_sight(),
         };
         let watch = Watch {
             session: self,
@@ -185,7 +145,7 @@ impl Session {
             timer: options.timeout.map_or(Timer::Off, |after| Timer::Terminate(started + after)),
             timed_out: false,
             told: false,
-            report_now: false,
+            report_now: None,
             oom_before,
         };
         watch.run().map(Ok)
@@ -197,7 +157,7 @@ impl Watch<'_> {
         let end = loop {
             let now = Instant::now();
             let watched = self.clock.tick(now);
-            self.take_signals(now);
+            self.take_signals(now)?;
             self.take_statuses(now, watched);
             self.take_readings(now, watched);
             self.keep_time(now);
@@ -213,11 +173,12 @@ impl Watch<'_> {
         Ok(self.outcome(end, settled_ms, after))
     }
 
-    fn take_signals(&mut self, now: Instant) {
+    fn take_signals(&mut self, now: Instant) -> Result<(), Stop> {
         while let Some(caught) = self.session.inbox.signals.pop_front() {
             match self.ended {
                 None => self.pass_on(caught, now),
-                Some(ended) => self.note_in_settling(caught, ended, now),
+                Some(ended) if ended.came_of(caught, now) => {}
+                Some(_) => self.hear(caught, now)?,
             }
         }
         let running = &mut self.running;
@@ -228,13 +189,15 @@ impl Watch<'_> {
             }
             !due
         });
+        Ok(())
     }
 
     fn pass_on(&mut self, caught: Caught, now: Instant) {
-        let (group, root) = (self.session.myself.group, self.session.myself.id.pid);
+        let myself = &self.session.myself;
+        let command = self.running.pid();
         let mut own = false;
-        let delivery = signals::delivery(caught, self.session.myself.session_leader, |pid| {
-            let relation = signals::relation(pid, group, root);
+        let delivery = signals::delivery(caught, myself.session_leader, |pid| {
+            let relation = signals::relation(pid, command, myself);
             own = relation == Relation::Own;
             relation
         });
@@ -248,14 +211,22 @@ impl Watch<'_> {
         }
     }
 
-    fn note_in_settling(&mut self, caught: Caught, ended: Ended, now: Instant) {
-        let of_this = match ended.end {
-            Some(End::Signaled { signal, .. }) => signal == caught.signal,
-            Some(End::Exited(code)) => code == crate::exit::SIGNAL_BASE + caught.signal,
-            None => false,
-        };
-        let same_key = of_this && now.duration_since(ended.at) < SAME_KEY;
-        self.report_now |= ends_us(caught.signal) && !same_key;
+    /// A signal when there is no command any more: the first wants the report now.
+    ///
+    /// # Errors
+    /// The second wants us to leave. One sender may well send two at once (`timeout` does), a key is pressed on purpose.
+    pub(super) fn hear(&mut self, caught: Caught, now: Instant) -> Result<(), Stop> {
+        if !ends_us(caught.signal) {
+            return Ok(());
+        }
+        match self.report_now {
+            None => self.report_now = Some(now),
+            Some(first) if caught.sender == SentBy::Kernel || now.duration_since(first) >= AGAIN => {
+                return Err(Stop::Told(Ending::Signal(caught.signal)));
+            }
+            Some(_) => {}
+        }
+        Ok(())
     }
 
     fn take_statuses(&mut self, now: Instant, watched: Duration) {
@@ -357,7 +328,7 @@ impl Watch<'_> {
             look: self.sampler.facts(),
             tree: self.tree.facts(),
             blind: self.sampler.is_lost(),
-            told: self.report_now || (self.told && since >= TOLD_CAP),
+            told: self.reports_now() || (self.told && since >= TOLD_CAP),
         };
         match self.settle.step(facts) {
             Step::Done(end) => Some(Some(end)),
@@ -396,48 +367,13 @@ impl Watch<'_> {
         self.take_readings(now, watched);
     }
 
-    /// Whether the user has asked for the report before; from now on it is so.
-    pub(super) fn has_been_told_to_report(&mut self) -> bool {
-        std::mem::replace(&mut self.report_now, true)
-    }
-
     /// The user wants the report now.
     pub(super) fn reports_now(&self) -> bool {
-        self.report_now
+        self.report_now.is_some()
     }
 
     /// The proof that nothing of the run is alive.
     pub(super) fn nothing_lives(&self) -> bool {
         self.all_gone
-    }
-
-    fn outcome(self, end: Option<SettleEnd>, settled_ms: Option<u64>, after: Snapshot) -> Outcome {
-        let root = self.session.myself.id;
-        let before = match self.before_snapshot {
-            Some(snapshot) => snapshot,
-            None => self.before.snapshot(root, Some(self.command)),
-        };
-        let command = Command {
-            argv: self.options.argv.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
-            id: self.command,
-            started_ms: self.started_ms,
-            ended_ms: self.ended.map(|e| e.at_ms),
-            end: self.ended.and_then(|e| e.end),
-            timed_out: self.timed_out,
-        };
-        let survivors = if self.all_gone { Vec::new() } else { self.tree.living().iter().map(|p| p.id).collect() };
-        let launch = Launch {
-            run_id: self.options.run_id.clone(),
-            scope: self.options.scope,
-            command: Some(command),
-            root: Some(root),
-            own_uids: self.tree.uids().clone(),
-            all_gone: Some(self.all_gone),
-            settled_ms,
-            settle_end: end,
-            survivors,
-            oom_kills: self.oom_before.zip(oom::kills()).map(|(before, now)| now.saturating_sub(before)),
-        };
-        Outcome { before, trace: self.sampler.finish(), after, launch }
     }
 }

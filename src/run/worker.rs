@@ -37,7 +37,7 @@ pub enum Job {
     Tree {
         /// Whose.
         root: u32,
-        /// Read open files too.
+        /// Read open files too, and miss nobody: in settling the verdict depends on it.
         files: bool,
     },
     /// Everybody with an NVIDIA file open, and these PIDs.
@@ -109,7 +109,7 @@ fn answer(reader: &ProcReader, job: Job) -> Answer {
         }
         Job::Tree { root, files } => {
             let started = cpu_time();
-            let mut tree = reader.descendants(root);
+            let mut tree = if files { reader.descendants(root) } else { reader.track_descendants(root) };
             if files {
                 for process in &mut tree {
                     if let Ok(Some(whole)) = reader.examine(process.id.pid)

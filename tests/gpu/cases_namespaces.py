@@ -122,12 +122,21 @@ def reused(t):
     t.want(true > 1000 * MIB, f"NVML lists {true >> 20} MiB for the ghost: the scenario is wrong")
     t.want(abs(device["charged_residue_bytes"] - true) <= 32 * MIB, f"charged {device['charged_residue_bytes'] >> 20} MiB")
     t.named(check.report, copy, "forked_copy")
-    for name, value in (("check", check.report), ("status", json.loads(look["out"]))):
-        found = [g for g in value["ghosts"] if g["pid"] == ghost["pid"]]
-        if t.want(found, f"{name}: the ghost is not named"):
-            t.want(found[0]["impostor"], f"{name}: that the number was reused is not said")
-            t.want(copy["pid"] in found[0]["candidates"], f"{name}: candidates are {found[0]['candidates']}")
-        t.not_blamed({**value, "holders": [{**h, "lineage": "own"} for h in value["holders"]]}, innocent_fact)
+    found = [g for g in check.report["ghosts"] if g["pid"] == ghost["pid"]]
+    if t.want(found, "check: the ghost is not named"):
+        t.want(found[0]["impostor"], "check: that the number was reused is not said")
+        t.want(copy["pid"] in found[0]["candidates"], f"check: candidates are {found[0]['candidates']}")
+    # A look that never saw the ghost alive cannot resolve a number in a private PID namespace: it says so, and names
+    # the process that has the GPU open without being listed.
+    status = json.loads(look["out"])
+    unresolved = [h for h in status["holders"] if h["pid"] == ghost["pid"]]
+    t.want(unresolved and unresolved[0]["cause"] == "out_of_sight", f"status: {unresolved}")
+    t.want(any(h["pid"] == copy["pid"] for h in status["holders"]), "status: the copy is not named")
+    for value in (check.report, status):
+        blamed = [h for h in value["holders"] if h["pid"] == innocent_fact["pid"] and h["start_ticks"] is not None]
+        t.want(not blamed, f"{innocent_fact['pid']} (innocent) is blamed")
+    advised = " ".join(step["command"] or "" for step in check.report["advice"] + status["advice"]).split()
+    t.want(str(innocent_fact["pid"]) not in advised, "it is advised to end the innocent")
     t.want(refuse["code"] != 0, f"reclaim of the innocent process ended with {refuse['code']}")
     survived = any(f["role"] == "innocent" for f in refuse["alive"])
     t.want(survived, "reclaim ended the innocent process")

@@ -1,5 +1,5 @@
 //! Starts a process on pipes, reads its lines on a thread, and reaps it: what the client does with a helper that is its
-//! child, and the nursery with each of its helpers.
+//! child. The nursery reaps as it does.
 
 use super::{helper::INNER, protocol};
 use std::{
@@ -28,8 +28,7 @@ pub(super) fn inner(binary: &Path, role: Option<&str>) -> Command {
 #[derive(Debug)]
 pub(super) struct Kept {
     pub(super) pid: u32,
-    /// `None` once we have hung up.
-    stdin: Option<ChildStdin>,
+    stdin: ChildStdin,
     child: Arc<Mutex<Child>>,
 }
 
@@ -62,21 +61,12 @@ impl Kept {
                 }
             }
         })?;
-        Ok(Self { pid, stdin: Some(stdin), child })
+        Ok(Self { pid, stdin, child })
     }
 
     /// Writes to the child. Lines are far smaller than a pipe, and one at a time is under way: this does not block.
     pub(super) fn send(&mut self, line: &str) -> io::Result<()> {
-        match &mut self.stdin {
-            Some(stdin) => stdin.write_all(line.as_bytes()),
-            None => Err(io::ErrorKind::NotConnected.into()),
-        }
-    }
-
-    /// Ends the child's input, at which it ends by itself.
-    pub(super) fn hang_up(mut self) -> Self {
-        self.stdin = None;
-        self
+        self.stdin.write_all(line.as_bytes())
     }
 
     /// SIGKILL, which a call that hangs in the kernel may never notice. Safe against a reused PID: a reaped child gets
@@ -102,13 +92,14 @@ pub(super) fn pump(
     Ok(())
 }
 
-fn kill(child: &Mutex<Child>) {
+/// SIGKILL, unless it was reaped.
+pub(super) fn kill(child: &Mutex<Child>) {
     // An error means that it has ended: what was wanted.
     let _ = child.lock().unwrap_or_else(PoisonError::into_inner).kill();
 }
 
 /// The child's status if it ends in time. The lock is never held while waiting.
-fn reap_within(child: &Mutex<Child>, time: Duration) -> Option<ExitStatus> {
+pub(super) fn reap_within(child: &Mutex<Child>, time: Duration) -> Option<ExitStatus> {
     let until = Instant::now() + time;
     loop {
         let status = child.lock().unwrap_or_else(PoisonError::into_inner).try_wait();
@@ -122,7 +113,7 @@ fn reap_within(child: &Mutex<Child>, time: Duration) -> Option<ExitStatus> {
     }
 }
 
-fn how_it_ended(status: ExitStatus) -> String {
+pub(super) fn how_it_ended(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
         (Some(signal), _) => format!("was ended by signal {signal}"),
         (None, Some(code)) => format!("ended with code {code}"),

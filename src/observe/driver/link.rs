@@ -5,15 +5,17 @@ use super::{
     Placement,
     helper::START_NURSERY,
     keeper::{Kept, inner, pump},
-    nursery::CONTROL,
     protocol::{Answer, Say},
+    socket::{self, hear, say, say_with},
 };
 use crate::model::{ProcId, Uuid};
+use rustix::pipe::{PipeFlags, pipe_with};
 use std::{
-    fs, io,
-    io::Write,
+    fs::{self, File},
+    io::{self, Write},
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
-    process::ChildStdin,
+    process::Stdio,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -74,7 +76,11 @@ pub(super) struct Link {
 
 enum At {
     Child(Option<Kept>),
-    Nursery(ChildStdin),
+    Nursery {
+        socket: Arc<OwnedFd>,
+        /// The present helper's number and input.
+        helper: Option<(u64, File)>,
+    },
 }
 
 /// What the reading threads need.
@@ -113,7 +119,9 @@ impl Link {
         let ears = Ears { events, expected: Arc::default() };
         let at = match placement {
             Placement::Child => At::Child(None),
-            Placement::Nursery => At::Nursery(start_nursery(binary, ears.clone(), tools.clone())?),
+            Placement::Nursery => {
+                At::Nursery { socket: start_nursery(binary, ears.events.clone(), tools.clone())?, helper: None }
+            }
         };
         Ok(Self { binary: binary.into(), at, ears, tools, pid: None })
     }
@@ -122,7 +130,22 @@ impl Link {
     pub(super) fn start(&mut self, number: u64) -> io::Result<()> {
         self.pid = None;
         match &mut self.at {
-            At::Nursery(nursery) => nursery.write_all(format!("{CONTROL}start {number}\n").as_bytes()),
+            At::Nursery { socket, helper } => {
+                let (its_input, our_output) = pipe_with(PipeFlags::CLOEXEC)?;
+                let (our_input, its_output) = pipe_with(PipeFlags::CLOEXEC)?;
+                say_with(socket, &format!("start {number}"), &[its_input.as_fd(), its_output.as_fd()])?;
+                *helper = Some((number, our_output.into()));
+                let (ears, socket, mut strays) = (self.ears.clone(), Arc::clone(socket), 0);
+                pump(
+                    File::from(our_input),
+                    move |line| ears.hear(line, &mut strays),
+                    move || {
+                        // One that closes its output and lives, or says what no helper of ours says, is of no use. The
+                        // nursery tells when it is gone; if the nursery is gone, that is told too.
+                        let _ = say(&socket, &format!("kill {number}"));
+                    },
+                )
+            }
             At::Child(kept) => {
                 let (ears, events, mut strays) = (self.ears.clone(), self.ears.events.clone(), 0);
                 let helper = Kept::start(
@@ -144,9 +167,9 @@ impl Link {
     pub(super) fn send(&mut self, id: u64, line: &str) -> io::Result<()> {
         self.ears.expected.store(id, Ordering::SeqCst);
         match &mut self.at {
-            At::Nursery(nursery) => nursery.write_all(line.as_bytes()),
+            At::Nursery { helper: Some((_, input)), .. } => input.write_all(line.as_bytes()),
             At::Child(Some(kept)) => kept.send(line),
-            At::Child(None) => Err(io::ErrorKind::NotConnected.into()),
+            At::Nursery { helper: None, .. } | At::Child(None) => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
@@ -155,9 +178,11 @@ impl Link {
         self.ears.expected.store(0, Ordering::SeqCst);
         self.pid = None;
         match &mut self.at {
-            At::Nursery(nursery) => {
-                // A nursery that does not listen is reported by the thread that reads from it.
-                let _ = nursery.write_all(format!("{CONTROL}kill\n").as_bytes());
+            At::Nursery { socket, helper } => {
+                if let Some((number, _)) = helper.take() {
+                    // A nursery that does not listen is reported by the thread that reads from it.
+                    let _ = say(socket, &format!("kill {number}"));
+                }
             }
             At::Child(kept) => {
                 if let Some(kept) = kept.take() {
@@ -168,46 +193,52 @@ impl Link {
     }
 }
 
+impl Drop for Link {
+    /// The thread that listens to the nursery has the socket too: both ends are told that it is over.
+    fn drop(&mut self) {
+        if let At::Nursery { socket, .. } = &self.at {
+            let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+        }
+    }
+}
+
 /// Starts a nursery and waits for the intermediate process to end: then the nursery has another parent than us.
-fn start_nursery(binary: &Path, ears: Ears, tools: Tools) -> io::Result<ChildStdin> {
-    let mut intermediate = inner(binary, Some(START_NURSERY)).spawn()?;
-    let pipes = (intermediate.stdin.take(), intermediate.stdout.take());
+fn start_nursery(binary: &Path, events: Sender<Event>, tools: Tools) -> io::Result<Arc<OwnedFd>> {
+    let (ours, theirs) = socket::pair()?;
+    let mut intermediate =
+        inner(binary, Some(START_NURSERY)).stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn()?;
     // Where SIGCHLD was inherited as ignored, waiting works and then fails for want of a status.
     if let Ok(status) = intermediate.wait()
         && !status.success()
     {
         return Err(io::Error::other(format!("the helper's starter ended with {status}")));
     }
-    let (Some(stdin), Some(stdout)) = pipes else {
-        return Err(io::Error::other("the helper's starter was started without pipes"));
-    };
-    let (events, mut strays) = (ears.events.clone(), 0);
-    pump(
-        stdout,
-        move |line| match line.strip_prefix(CONTROL) {
-            None => ears.hear(line, &mut strays),
-            Some(control) => {
-                let mut words = control.splitn(3, ' ');
-                let (what, number) = (words.next(), words.next().and_then(|n| n.parse::<u64>().ok()));
-                match (what, number, words.next()) {
-                    (Some("nursery"), Some(pid), None) => tools.add(u32::try_from(pid).unwrap_or(0)),
-                    (Some("born"), Some(number), Some(pid)) => {
-                        if let Ok(pid) = pid.parse() {
-                            tools.add(pid);
-                            let _ = ears.events.send(Event::Born(number, pid));
-                        }
-                    }
-                    (Some("gone"), Some(number), how) => {
-                        let _ = ears.events.send(Event::Gone(number, how.unwrap_or("ended").into()));
-                    }
-                    _ => return false,
-                }
-                true
+    let socket = Arc::new(ours);
+    let from = Arc::clone(&socket);
+    std::thread::Builder::new().name("nursery".into()).spawn(move || {
+        while let Ok(Some((text, _))) = hear(&from) {
+            report(&text, &events, &tools);
+        }
+        let _ = events.send(Event::NurseryGone);
+    })?;
+    Ok(socket)
+}
+
+/// What the nursery says.
+fn report(text: &str, events: &Sender<Event>, tools: &Tools) {
+    let mut words = text.splitn(3, ' ');
+    let (what, number) = (words.next(), words.next().and_then(|n| n.parse::<u64>().ok()));
+    match (what, number, words.next()) {
+        (Some("nursery"), Some(pid), None) => tools.add(u32::try_from(pid).unwrap_or(0)),
+        (Some("born"), Some(number), Some(pid)) => {
+            if let Ok(pid) = pid.parse() {
+                tools.add(pid);
+                let _ = events.send(Event::Born(number, pid));
             }
-        },
-        move || {
-            let _ = events.send(Event::NurseryGone);
-        },
-    )?;
-    Ok(stdin)
+        }
+        (Some("gone"), Some(number), how) => {
+            let _ = events.send(Event::Gone(number, how.unwrap_or("ended").into()));
+        }
+        _ => {}
+    }
 }

@@ -18,6 +18,7 @@ mod protocol;
 mod raw;
 mod records;
 pub mod simulated;
+mod socket;
 
 pub use blocking::Blocking;
 pub use client::Client;

@@ -2,77 +2,71 @@
 //! the command lives is that it has no child left. It is no child of the check either: an intermediate process starts
 //! it and ends, before the check becomes a subreaper.
 //!
-//! Lines that begin with `@` are between client and nursery (`@start N`, `@kill`; `@nursery PID`, `@born N PID`,
-//! `@gone N how`); all others go through to and from the helper.
+//! It is not in the way of the looks: client and helper talk through pipes that the client makes and hands over. On a
+//! socket of its own the nursery hears `start N` with the helper's ends of the pipes, and `kill N`; it says
+//! `nursery PID`, `born N PID` and `gone N how`. It ends when the socket does.
 
 use super::{
     helper::NURSERY,
-    keeper::{Kept, OWN_BINARY, inner},
-    protocol,
+    keeper::{OWN_BINARY, how_it_ended, inner, kill, reap_within},
+    socket::{hear, say},
 };
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use std::{
-    io::{self, Write},
+    collections::BTreeMap,
+    io,
+    os::fd::OwnedFd,
     path::Path,
-    process::Stdio,
-    sync::mpsc,
+    process::{Child, Stdio},
+    sync::{Arc, Mutex, mpsc},
+    thread,
     time::Duration,
 };
 
-/// What begins a line between client and nursery.
-pub(super) const CONTROL: char = '@';
+/// How long a helper may take to end once nobody wants it, and once it was killed.
+const PATIENCE: Duration = Duration::from_secs(1);
+const KILLED: Duration = Duration::from_millis(200);
 
-/// The intermediate: starts the nursery on its own pipes and ends.
+/// The intermediate: starts the nursery on its own socket and ends.
 pub(super) fn start() -> io::Result<()> {
-    inner(Path::new(OWN_BINARY), Some(NURSERY)).stdin(Stdio::inherit()).stdout(Stdio::inherit()).spawn()?;
+    inner(Path::new(OWN_BINARY), Some(NURSERY)).stdin(Stdio::inherit()).stdout(Stdio::null()).spawn()?;
     Ok(())
 }
 
-/// Be the nursery until stdin ends.
+/// Be the nursery until the socket on stdin ends.
 pub(super) fn serve() -> io::Result<()> {
-    say(&format!("@nursery {}\n", std::process::id()))?;
-    let mut helper: Option<Kept> = None;
-    let (tell_gone, gone) = mpsc::channel::<()>();
-    let mut alive = 0_usize;
-    let mut input = io::stdin().lock();
-    let mut text = String::new();
-    while protocol::next_line(&mut input, &mut text)?.is_some() {
-        match text.strip_prefix(CONTROL) {
-            Some("kill") => {
-                if let Some(helper) = helper.take() {
-                    helper.kill();
+    let socket = io::stdin();
+    say(&socket, &format!("nursery {}", std::process::id()))?;
+    let (tell_gone, gone) = mpsc::channel();
+    let mut wards: BTreeMap<String, Arc<Mutex<Child>>> = BTreeMap::new();
+    while let Some((order, pipes)) = hear(&socket)? {
+        for number in gone.try_iter() {
+            wards.remove(&number);
+        }
+        match order.split_once(' ') {
+            Some(("start", number)) => match start_helper(number, pipes, tell_gone.clone()) {
+                Ok(ward) => {
+                    wards.insert(number.into(), ward);
+                }
+                Err(e) => say(&socket, &format!("gone {number} could not be started: {e}"))?,
+            },
+            Some(("kill", number)) => {
+                if let Some(ward) = wards.get(number) {
+                    kill(ward);
                 }
             }
-            Some(order) => {
-                let Some(number) = order.strip_prefix("start ") else { continue };
-                match start_helper(number, tell_gone.clone()) {
-                    Ok(kept) => {
-                        alive += 1;
-                        say(&format!("@born {number} {}\n", kept.pid))?;
-                        helper = Some(kept);
-                    }
-                    Err(e) => say(&format!("@gone {number} could not be started: {e}\n"))?,
-                }
-            }
-            None => {
-                text.push('\n');
-                // A helper that is gone is reported by the thread that read from it.
-                if let Some(helper) = &mut helper {
-                    let _ = helper.send(&text);
-                }
-            }
+            _ => {}
         }
     }
-    // A helper's input ends with ours. One that does not notice is killed; one that hangs in the kernel is left to PID 1.
-    let last = helper.map(Kept::hang_up);
-    let mut patience = Duration::from_secs(1);
-    while alive > 0 {
-        if gone.recv_timeout(patience).is_ok() {
-            alive -= 1;
+    // The helpers' input ends with the client. One that does not notice is killed; one that hangs in the kernel is left
+    // to PID 1.
+    let mut patience = PATIENCE;
+    while !wards.is_empty() {
+        if let Ok(number) = gone.recv_timeout(patience) {
+            wards.remove(&number);
         } else if patience > KILLED {
             patience = KILLED;
-            if let Some(hung_up) = &last {
-                hung_up.kill();
-            }
+            wards.values().for_each(|ward| kill(ward));
         } else {
             break;
         }
@@ -80,25 +74,25 @@ pub(super) fn serve() -> io::Result<()> {
     Ok(())
 }
 
-/// How long a killed helper may take to end.
-const KILLED: Duration = Duration::from_millis(200);
-
-fn start_helper(number: &str, tell_gone: mpsc::Sender<()>) -> io::Result<Kept> {
-    let number = number.to_owned();
-    Kept::start(
-        &mut inner(Path::new(OWN_BINARY), None),
-        |line| say(&format!("{line}\n")).is_ok(),
-        move |how| {
-            // The client may be gone already.
-            let _ = say(&format!("@gone {number} {how}\n"));
-            let _ = tell_gone.send(());
-        },
-    )
-}
-
-/// One whole write at a time: threads take turns.
-fn say(line: &str) -> io::Result<()> {
-    let mut output = io::stdout().lock();
-    output.write_all(line.as_bytes())?;
-    output.flush()
+fn start_helper(number: &str, pipes: Vec<OwnedFd>, tell_gone: mpsc::Sender<String>) -> io::Result<Arc<Mutex<Child>>> {
+    let Ok([stdin, stdout]) = <[OwnedFd; 2]>::try_from(pipes) else {
+        return Err(io::Error::other("its pipes did not come along"));
+    };
+    let child = inner(Path::new(OWN_BINARY), None).stdin(stdin).stdout(stdout).spawn()?;
+    let pid = child.id();
+    say(&io::stdin(), &format!("born {number} {pid}"))?;
+    let ward = Arc::new(Mutex::new(child));
+    let (theirs, number) = (Arc::clone(&ward), number.to_owned());
+    thread::Builder::new().name("reaper".into()).spawn(move || {
+        if let Some(pid) = Pid::from_raw(pid.cast_signed()) {
+            // It stays a zombie until the lock is ours, so that its number is never killed after it was reused.
+            let ended = || waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+            while matches!(ended(), Err(rustix::io::Errno::INTR)) {}
+        }
+        let how = reap_within(&theirs, KILLED).map_or_else(|| "ended".into(), how_it_ended);
+        // The client may be gone already.
+        let _ = say(&io::stdin(), &format!("gone {number} {how}"));
+        let _ = tell_gone.send(number);
+    })?;
+    Ok(ward)
 }

@@ -148,6 +148,12 @@ impl ProcReader {
         self.tree(root)
     }
 
+    /// As [`Self::descendants`], for keeping track of a tree while it lives: much cheaper on a machine with many
+    /// processes, and one that comes or goes while it is read may be missed.
+    pub fn track_descendants(&self, root: u32) -> Vec<Process> {
+        self.listed_tree(root).unwrap_or_else(|| self.tree(root))
+    }
+
     fn one_process(&self, pid: u32, full: bool) -> anyhow::Result<Option<Process>> {
         let reading = || format!("cannot read {}/{pid}/stat", self.options.procfs.display());
         let Some(dir) = handle::PidDir::open(&self.inner.root, pid).with_context(reading)? else { return Ok(None) };

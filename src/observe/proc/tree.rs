@@ -44,7 +44,39 @@ impl ProcReader {
 
     /// The living descendants of `root` with everything that tells who they are.
     pub(super) fn tree(&self, root: u32) -> Vec<Process> {
-        let processes = below(root, &self.every_stat())
+        self.living(below(root, &self.every_stat()))
+    }
+
+    /// The same by the kernel's own lists of children: the cost grows with the tree and not with the machine, and a
+    /// child that comes or goes meanwhile may be missed. `None` where the kernel keeps no such lists.
+    pub(super) fn listed_tree(&self, root: u32) -> Option<Vec<Process>> {
+        let mut found = self.listed_children(root)?;
+        let mut seen: HashSet<u32> = found.iter().copied().chain([root]).collect();
+        let mut at = 0;
+        while let Some(parent) = found.get(at).copied() {
+            at += 1;
+            // One that is gone by now has none.
+            let next = self.listed_children(parent).unwrap_or_default();
+            found.extend(next.into_iter().filter(|pid| seen.insert(*pid)));
+        }
+        Some(self.living(found))
+    }
+
+    fn listed_children(&self, pid: u32) -> Option<Vec<u32>> {
+        let tasks = self.options.procfs.join(pid.to_string()).join("task");
+        let mut children = Vec::new();
+        for task in std::fs::read_dir(tasks).ok()?.flatten() {
+            match std::fs::read_to_string(task.path().join("children")) {
+                Ok(list) => children.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok())),
+                Err(_) if task.path().exists() => return None,
+                Err(_) => {}
+            }
+        }
+        Some(children)
+    }
+
+    fn living(&self, pids: Vec<u32>) -> Vec<Process> {
+        let processes = pids
             .into_iter()
             .filter_map(|pid| self.facts(&PidDir::open(&self.inner.root, pid).ok()??, Depth::Identity).ok()?)
             .filter(|process| process.state != ProcessState::Zombie || process.leader_gone)

@@ -85,7 +85,10 @@ fn end_of(command: &CommandReport) -> Option<String> {
 fn clean_sentence(report: &Report) -> String {
     let stays: Bytes = report.devices.iter().map(|d| d.charged_residue_bytes).sum();
     let comparison = report.command.is_none();
+    // Memory of others may have grown: then "all came back" would be read as a statement about the GPU.
+    let others = report.findings.iter().any(|f| matches!(f.kind, FindingKind::Unattributed | FindingKind::Moved));
     let fact = match (stays == Bytes::ZERO, comparison) {
+        (true, _) if others => "nothing that is left is charged to the command".to_string(),
         (true, false) => "all GPU memory came back".to_string(),
         (true, true) => "no GPU memory is held that was not held before".to_string(),
         (false, _) => format!("{stays} of GPU memory stay, within the limit of {}", report.limits.max_residue),

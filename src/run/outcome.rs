@@ -1,0 +1,93 @@
+//! What a run is asked for, and what comes of it.
+
+use super::{oom, watch::Watch};
+use crate::{
+    exit::Ending,
+    model::{Bytes, Command, End, Launch, Scope, SettleEnd, Snapshot, Trace},
+};
+use std::{ffi::OsString, time::Duration};
+
+/// How to run and watch a command.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Program and arguments.
+    pub argv: Vec<OsString>,
+    /// More for the command's environment.
+    pub environment: Vec<(OsString, OsString)>,
+    /// The marker's value for this run.
+    pub run_id: String,
+    /// Whom to charge.
+    pub scope: Scope,
+    /// Longest time from the end of the command to the verdict.
+    pub settle: Duration,
+    /// So long nothing may change about living processes.
+    pub quiet: Duration,
+    /// Unaccounted growth up to here is not waited for.
+    pub tolerated: Bytes,
+    /// The command is ended after this time.
+    pub timeout: Option<Duration>,
+    /// From SIGTERM to SIGKILL.
+    pub grace: Duration,
+    /// Time between two looks.
+    pub sample: Duration,
+    /// Say nothing on a terminal.
+    pub silent: bool,
+}
+
+/// What was seen.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Before the command.
+    pub before: Snapshot,
+    /// Meanwhile.
+    pub trace: Trace,
+    /// After it.
+    pub after: Snapshot,
+    /// The run.
+    pub launch: Launch,
+}
+
+impl Outcome {
+    /// How gpuresid ends with this exit code of the report: of the command's signal, if that is what the code says.
+    pub fn ending(&self, exit_code: i32) -> Ending {
+        match self.launch.command.as_ref().map(|c| (c.timed_out, c.end)) {
+            Some((false, Some(End::Signaled { signal, .. }))) if exit_code == crate::exit::SIGNAL_BASE + signal => {
+                Ending::Signal(signal)
+            }
+            _ => Ending::Code(exit_code),
+        }
+    }
+}
+
+impl Watch<'_> {
+    /// Puts together what was seen.
+    pub(super) fn outcome(self, end: Option<SettleEnd>, settled_ms: Option<u64>, after: Snapshot) -> Outcome {
+        let root = self.session.myself.id;
+        let before = match self.before_snapshot {
+            Some(snapshot) => snapshot,
+            None => self.before.snapshot(root, Some(self.command)),
+        };
+        let command = Command {
+            argv: self.options.argv.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
+            id: self.command,
+            started_ms: self.started_ms,
+            ended_ms: self.ended.map(|e| e.at_ms),
+            end: self.ended.and_then(|e| e.end),
+            timed_out: self.timed_out,
+        };
+        let survivors = if self.all_gone { Vec::new() } else { self.tree.living().iter().map(|p| p.id).collect() };
+        let launch = Launch {
+            run_id: self.options.run_id.clone(),
+            scope: self.options.scope,
+            command: Some(command),
+            root: Some(root),
+            own_uids: self.tree.uids().clone(),
+            all_gone: Some(self.all_gone),
+            settled_ms,
+            settle_end: end,
+            survivors,
+            oom_kills: self.oom_before.zip(oom::kills()).map(|(before, now)| now.saturating_sub(before)),
+        };
+        Outcome { before, trace: self.sampler.finish(), after, launch }
+    }
+}
