@@ -42,6 +42,7 @@ class Case(unittest.TestCase):
 
     def environment(self, before=(), after=(), **more):
         env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "FAKE_"))}
+        env["PYTHONDONTWRITEBYTECODE"] = "1"
         env["PYTHONPATH"] = os.pathsep.join([*before, self.probe, *after, HERE])
         env.update(more)
         return env
