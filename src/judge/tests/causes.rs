@@ -74,6 +74,7 @@ fn run(before: Snapshot, looks: &[(DeviceLook, Vec<Process>)], after: Snapshot) 
         after,
         launch,
         limits: Limits::default(),
+        torch: None,
     })
 }
 
@@ -436,6 +437,7 @@ fn how_a_command_died_is_a_finding() {
         after: snapshot(listed(&[]), Vec::new()),
         launch: launch(COMMAND, ROOT, Scope::Run, true),
         limits: Limits::default(),
+        torch: None,
     };
     let died = |o: &Observation| judge(o).findings.into_iter().find(|f| f.kind == FindingKind::Died).map(|f| f.text);
     assert_eq!(died(&killed), None);
