@@ -5,6 +5,7 @@ pub mod usage;
 mod values;
 
 use crate::{
+    demo::Case,
     exit,
     model::{Bytes, Cause, Limit, Scope},
     report::ReportTarget,
@@ -103,6 +104,9 @@ pub struct Global {
     /// Where the NVIDIA device files are
     #[arg(long, global = true, value_name = "PATH", default_value = "/dev")]
     pub dev: PathBuf,
+    /// Hide arguments, users and host names in everything that is written
+    #[arg(long, global = true, env = "GPURESID_REDACT", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    pub redact: bool,
     /// Colour: auto (on a terminal, unless NO_COLOR is set), always or never
     #[arg(
         long,
@@ -143,6 +147,11 @@ pub enum Command {
     /// Say which GPU memory is held that was not held in a snapshot
     #[command(after_help = exit::TABLE)]
     Diff(DiffArgs),
+    /// Check driver, permissions, environment and PyTorch, and say how to mend what is wrong
+    #[command(after_help = exit::TABLE)]
+    Doctor(DoctorArgs),
+    /// Show what `check` finds, with real processes on a simulated GPU: works on any machine
+    Demo(DemoArgs),
 }
 
 /// `status`.
@@ -312,4 +321,26 @@ pub struct DiffArgs {
     /// What counts as residue.
     #[command(flatten)]
     pub limits: LimitArgs,
+}
+
+/// `doctor`.
+#[derive(Debug, Clone, Args)]
+pub struct DoctorArgs {
+    /// The Python whose PyTorch is looked at: an interpreter or an environment's directory [default: the first on PATH]
+    #[arg(long, value_name = "PATH")]
+    pub python: Option<PathBuf>,
+    /// Exit with 1 on a warning too
+    #[arg(long)]
+    pub strict: bool,
+    /// Write JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `demo`.
+#[derive(Debug, Clone, Args)]
+pub struct DemoArgs {
+    /// What to play [default: one after the other]
+    #[arg(value_name = "CASE")]
+    pub case: Option<Case>,
 }

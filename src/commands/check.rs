@@ -13,14 +13,18 @@ use crate::{
         proc::{ProcOptions, ProcReader},
         select::Selection,
     },
-    report::{ReportTarget, Style, Targets, table},
+    report::{ReportTarget, Style, Targets, redact, table},
     run::{self, Before, Event, NotStarted, Outcome, Session, Stop},
+    text,
 };
 use std::{
     ffi::OsString,
     io::{self, Write},
     time::Duration,
 };
+
+/// How the finding of a command that could not be run begins.
+const NOT_STARTED: &str = "not started: ";
 
 /// What `check` was asked for.
 #[derive(Debug, Clone)]
@@ -45,6 +49,8 @@ pub struct CheckOptions {
     pub sample: Duration,
     /// Print nothing; the exit code and the reports say it.
     pub silent: bool,
+    /// Hide arguments, users and host names in everything that is written.
+    pub redact: bool,
     /// The reports to write.
     pub reports: Vec<ReportTarget>,
     /// Where device readings come from.
@@ -71,6 +77,7 @@ impl CheckOptions {
             grace: Duration::from_secs(5),
             sample: Duration::from_millis(100),
             silent: false,
+            redact: false,
             reports: Vec::new(),
             source: Source::Nvml { library: None },
             open_timeout: Duration::from_secs(60),
@@ -101,6 +108,7 @@ pub(super) fn options(global: &Global, args: CheckArgs) -> CheckOptions {
         timeout: args.timeout,
         sample: args.sample,
         silent: args.quiet,
+        redact: global.redact,
         reports: args.report,
         source: session.source,
         open_timeout: session.open_timeout,
@@ -167,7 +175,7 @@ fn checked(options: &CheckOptions) -> Result<Ending, Stop> {
 
 /// Judges, prints and writes.
 fn report(outcome: Outcome, options: &CheckOptions, targets: Targets) -> Ending {
-    let observation = Observation {
+    let mut observation = Observation {
         schema: schema::OBSERVATION.into(),
         before: outcome.before.clone(),
         trace: outcome.trace.clone(),
@@ -175,7 +183,10 @@ fn report(outcome: Outcome, options: &CheckOptions, targets: Targets) -> Ending 
         launch: outcome.launch.clone(),
         limits: options.limits.clone(),
     };
-    let report = judge::judge(&observation);
+    let mut report = judge::judge(&observation);
+    if options.redact {
+        redact::run(&mut observation, &mut report);
+    }
     if !options.silent {
         say(|out| table::check(&report, &Style::stderr(), out));
     }
@@ -207,8 +218,9 @@ fn not_started(
         settle_end: None,
         survivors: Vec::new(),
         oom_kills: None,
+        leftovers: Vec::new(),
     };
-    let observation = Observation {
+    let mut observation = Observation {
         schema: schema::OBSERVATION.into(),
         before: snapshot.clone(),
         trace: Trace::default(),
@@ -219,14 +231,18 @@ fn not_started(
     let mut report = judge::judge(&observation);
     report.exit_code = error.exit_code;
     report.command = Some(CommandReport {
-        argv: run.argv.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
+        argv: text::display_arguments(&run.argv),
         exit_code: Some(error.exit_code),
         signal: None,
         timed_out: false,
         seconds: None,
     });
-    report.findings.insert(0, Finding::new(FindingKind::Died, None, None, format!("not started: {error}")));
-    say(|out| writeln!(out, "gpuresid: error: {error}"));
+    report.findings.insert(0, Finding::new(FindingKind::Died, None, None, format!("{NOT_STARTED}{error}")));
+    if options.redact {
+        redact::run(&mut observation, &mut report);
+    }
+    let said = report.findings.first().map_or_else(String::new, |f| f.text.replacen(NOT_STARTED, "", 1));
+    say(|out| writeln!(out, "gpuresid: error: {}", text::clean(&said)));
     write(targets, &report, &observation);
     Ending::Code(error.exit_code)
 }

@@ -16,6 +16,7 @@ pub(crate) fn of_run(verdict: Verdict, scene: &Scene<'_>, holders: &[Holder], gh
     let mine: Vec<&Holder> = holders.iter().filter(|h| h.lineage != Lineage::Foreign).collect();
     let mut steps = steps(scene, &mine, ghosts);
     steps.extend(see_more(scene, verdict == Verdict::Inconclusive));
+    steps.extend(either_s(verdict, &mine));
     if steps.is_empty() {
         steps.push(step(
             Some("gpuresid".into()),
@@ -39,6 +40,22 @@ pub(crate) fn of_snapshot(scene: &Scene<'_>, holders: &[Holder], ghosts: &[Ghost
 
 fn step(command: Option<String>, why: impl Into<String>, disturbs: impl Into<String>) -> Advice {
     Advice { command, why: why.into(), disturbs: disturbs.into() }
+}
+
+/// New processes that may be the command's or somebody else's: nobody is to be ended on a guess.
+fn either_s(verdict: Verdict, holders: &[&Holder]) -> Option<Advice> {
+    let unknown: Vec<_> = holders.iter().filter(|h| h.lineage == Lineage::Unknown).map(|h| h.pid.to_string()).collect();
+    let pids = unknown.join(", ");
+    (verdict == Verdict::Inconclusive && !unknown.is_empty()).then(|| {
+        step(
+            Some("gpuresid".into()),
+            format!(
+                "see what PID {pids} is: it came while the command ran, and may be the command's or somebody else's. If \
+                 new processes do the command's work (docker, srun, kubectl), check with `--scope new`"
+            ),
+            "nobody",
+        )
+    })
 }
 
 /// Whom a signal to this holder disturbs, in words.

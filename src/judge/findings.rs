@@ -15,6 +15,7 @@ pub(crate) fn of_run(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged], holder
     let mut found = Vec::new();
     found.extend(died(run));
     found.extend(still_running(run, holders));
+    found.extend(full(run, scene, judged));
     for device in judged {
         let uuid = &device.report.uuid;
         let label = label(scene, uuid);
@@ -40,7 +41,7 @@ pub(crate) fn of_run(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged], holder
         }
     }
     found.extend(mps(scene, holders));
-    found.extend(draining(run, holders));
+    found.extend(draining(run, judged, holders));
     found.extend(client(run, judged));
     for event in &run.trace.events {
         let where_ = event.uuid.as_ref().map_or_else(|| "a GPU".into(), |u| label(scene, u));
@@ -195,6 +196,37 @@ fn died(run: &Run<'_>) -> Option<Finding> {
     Some(finding(FindingKind::Died, None, None, text.trim().to_owned()))
 }
 
+/// GPUs that were full at some time of a run that failed: what it tried to get more of cannot be seen, so it is said as
+/// what it is, a likely reason.
+fn full(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged]) -> Vec<Finding> {
+    let failed = matches!(
+        run.launch.command.as_ref().map(|c| c.end),
+        Some(Some(End::Exited(code))) if code != 0
+    ) || matches!(run.launch.command.as_ref().map(|c| c.end), Some(Some(End::Signaled { .. })));
+    if !failed {
+        return Vec::new();
+    }
+    let nearly_full = |device: &Judged| {
+        let report = &device.report;
+        let own = report.command_peak_bytes.filter(|own| own.0 > 0)?;
+        let (total, peak) = (report.total_bytes?, report.peak_bytes?);
+        let usable = total.saturating_sub(report.reserved_bytes.unwrap_or_default());
+        (usable.saturating_sub(peak).0 < total.0 / 50).then(|| {
+            finding(
+                FindingKind::OutOfMemory,
+                Some(&report.uuid),
+                Some(peak),
+                format!(
+                    "{}: {peak} of {usable} were in use at the peak, {own} of them by the command, which failed: it may have \
+                     run out of GPU memory.",
+                    label(scene, &report.uuid)
+                ),
+            )
+        })
+    };
+    judged.iter().filter(|j| !mig_parent(scene, &j.report.uuid)).filter_map(nearly_full).collect()
+}
+
 /// The names of the signals that end programs.
 fn signal_name(signal: i32) -> &'static str {
     match signal {
@@ -241,18 +273,22 @@ fn still_running(run: &Run<'_>, holders: &[Holder]) -> Option<Finding> {
 }
 
 /// Memory on its way back when the time was up.
-fn draining(run: &Run<'_>, holders: &[Holder]) -> Option<Finding> {
+fn draining(run: &Run<'_>, judged: &[Judged], holders: &[Holder]) -> Option<Finding> {
     let leaving: Vec<_> =
         holders.iter().filter(|h| h.cause == Cause::Draining && h.lineage != Lineage::Foreign).collect();
     let falling = run.launch.settle_end == Some(SettleEnd::Cap) && run.launch.all_gone == Some(true);
     if leaving.is_empty() && !falling {
         return None;
     }
-    let bytes: Bytes = leaving.iter().map(|h| h.held()).sum();
+    let bytes: Bytes = match leaving.is_empty() {
+        true => judged.iter().map(|j| j.report.charged_residue_bytes).sum(),
+        false => leaving.iter().map(|h| h.held()).sum(),
+    };
     let text = if leaving.is_empty() {
-        "Every process of the command is gone and memory was still coming back when the time to settle was up. A longer \
-         `--settle` would see the end of it."
-            .to_owned()
+        format!(
+            "Every process of the command is gone and {bytes} were still coming back when the time to settle was up. A \
+             longer `--settle` would see the end of it."
+        )
     } else {
         format!(
             "{bytes} are still on their way back: {} process(es) of the command are exiting. A longer `--settle` would see \

@@ -155,7 +155,7 @@ fn finish(scene: &Scene<'_>, draft: Draft<'_>) -> Holder {
     let process = draft.process;
     let (lineage, lineage_why) = match scene.run {
         Some(run) => {
-            let said = run.attribute(process.into());
+            let said = scene.attribute(run, process);
             (said.lineage, Some(said.why))
         }
         None => (Lineage::Unknown, None),

@@ -46,7 +46,8 @@ impl ProcessState {
 /// one table as a rule; where they do not, the same descriptor number on the same node counts once).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceFiles {
-    /// `nvidia0` → 23, `nvidiactl` → 2, `nvidia-uvm` → 4, `nvidia-caps/nvidia-cap1` → 1, on WSL `dxg`.
+    /// `nvidia0` → 23, `nvidiactl` → 2, `nvidia-uvm` → 4, `nvidia-caps/nvidia-cap1` → 1, on WSL `dxg`, graphics
+    /// `dri/renderD128` (of NVIDIA cards only).
     pub nodes: BTreeMap<String, u32>,
 }
 
@@ -66,7 +67,8 @@ impl DeviceFiles {
         self.nodes.get("nvidia-uvm").copied().unwrap_or(0)
     }
 
-    /// Whether any node is open that can hold memory: a GPU, the control node, unified memory, or WSL's `dxg`.
+    /// Whether any node is open that can hold memory: a GPU, the control node, unified memory, WSL's `dxg`, or
+    /// an NVIDIA card's graphics node.
     /// Capability files (`nvidia-caps/…`), the profiler's and the display's node alone hold nothing.
     pub fn can_hold_memory(&self) -> bool {
         self.total() > 0
@@ -76,6 +78,7 @@ impl DeviceFiles {
     pub fn total(&self) -> u32 {
         let holds = |node: &str| {
             matches!(node, "nvidiactl" | "nvidia-uvm" | "dxg")
+                || node.starts_with("dri/")
                 || node.strip_prefix("nvidia").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
         };
         self.nodes.iter().filter(|(node, _)| holds(node)).map(|(_, count)| count).sum()

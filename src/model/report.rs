@@ -1,6 +1,6 @@
 //! What the tool says.
 
-use super::{Bytes, DeviceEvent, Gap, Limits, Place, ProcId, Scope, SettleEnd, Uuid};
+use super::{Bytes, DeviceEvent, Gap, Leftover, Limits, Place, ProcId, Scope, SettleEnd, Uuid};
 use serde::{Deserialize, Serialize};
 
 /// The answer of a check.
@@ -173,6 +173,8 @@ pub enum FindingKind {
     Draining,
     /// How the command died.
     Died,
+    /// The command failed while a GPU had next to nothing left.
+    OutOfMemory,
     /// The driver reported an error of the device.
     Xid,
     /// A number of NVML's list has been reused by an innocent process.
@@ -319,6 +321,9 @@ pub struct Report {
     pub holders: Vec<Holder>,
     /// Entries without a process.
     pub ghosts: Vec<Ghost>,
+    /// What it left in shared memory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leftovers: Vec<Leftover>,
     /// What else was found.
     pub findings: Vec<Finding>,
     /// What to do, what disturbs nobody first.

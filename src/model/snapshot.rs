@@ -24,8 +24,12 @@ pub struct DriverInfo {
     pub nvml_version: Option<String>,
     /// The newest CUDA that the driver serves, such as `13.0`.
     pub cuda_version: Option<String>,
-    /// The library file that was loaded.
+    /// The library file that answered, as it is mapped into the process that asks.
     pub library: Option<String>,
+    /// Why that may not be NVIDIA's own word: another library stands in front of it, or in its place. Then nothing that
+    /// it says decides anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interposed: Option<String>,
 }
 
 /// From where we looked: it decides what could be seen at all.

@@ -14,7 +14,8 @@ Memory and device files (counts as measured on an H200; all close-on-exec, inher
     context G             a context: 23 files on G, 518 MiB listed
     alloc G SIZE          more memory, with a context if there is none; `free G SIZE` gives it back
     managed G SIZE        managed memory: used but not listed
-    late G MS:SIZE,…      after the end, SIZE is left from MS milliseconds on: memory that comes back late
+    late G MS:SIZE,…      after the end, SIZE is left from MS milliseconds on: memory that comes back late;
+                          `late-listed` the same, and the process is listed until then
     lists G LIST,…        stand in these lists (compute, graphics, mps)
     instance G GI CI      be in this MIG instance
     unavailable G         be listed with memory "not available"
@@ -50,6 +51,7 @@ Being
 
 Time and order
     slow-import S         S seconds of imports
+    eat SIZE              so much of the machine's memory, touched
     sleep S, busy S       S seconds idle, or on the processor
     ready FILE            make FILE, with the PID in it; `%RANK` in the name stands for the rank
     wait-file FILE, wait-gone FILE
@@ -383,9 +385,17 @@ def leave(code):
     os._exit(code)
 
 
-def late(program, gpu, steps):
+def late(program, gpu, steps, **how):
     pairs = [step.split(":") for step in steps.split(",")]
-    program.record(gpu, release_steps_ms=[[int(ms), size(left)] for ms, left in pairs])
+    program.record(gpu, release_steps_ms=[[int(ms), size(left)] for ms, left in pairs], **how)
+
+
+EATEN = []
+
+
+def eat(amount):
+    for _ in range(max(1, amount >> 20)):
+        EATEN.append(bytearray(b"x" * (1 << 20)))
 
 
 def kill_self(name):
@@ -404,6 +414,7 @@ PLAIN = {
     "free": (2, lambda p, g, s: p.alloc(int(g), -size(s))),
     "managed": (2, lambda p, g, s: p.managed(int(g), size(s))),
     "late": (2, lambda p, g, steps: late(p, int(g), steps)),
+    "late-listed": (2, lambda p, g, steps: late(p, int(g), steps, release_listed=True)),
     "lists": (2, lambda p, g, lists: p.record(int(g), lists=lists.split(","))),
     "instance": (3, lambda p, g, gi, ci: p.record(int(g), gi=int(gi), ci=int(ci))),
     "unavailable": (1, lambda p, g: p.record(int(g), unavailable=True)),
@@ -424,6 +435,7 @@ PLAIN = {
     "ignore": (1, lambda p, name: signal.signal(number_of(name), signal.SIG_IGN)),
     "stop-self": (0, lambda p: kill_self("STOP")),
     "slow-import": (1, lambda p, s: time.sleep(float(s))),
+    "eat": (1, lambda p, s: eat(size(s))),
     "sleep": (1, lambda p, s: time.sleep(float(s))),
     "busy": (1, lambda p, s: p.busy(float(s))),
     "ready": (1, lambda p, name: p.ready(name)),

@@ -78,6 +78,7 @@ pub(in crate::judge) fn look(used: u64, entries: Vec<Entry>) -> DeviceLook {
             api: MemoryApi::V2,
         }),
         entries: Some(entries),
+        list_api: None,
         utilization_percent: None,
         gaps: Vec::new(),
     }
@@ -97,6 +98,7 @@ pub(in crate::judge) fn snapshot(look: DeviceLook, processes: Vec<Process>) -> S
             nvml_version: None,
             cuda_version: None,
             library: None,
+            interposed: None,
         }),
         observer: Observer {
             id: ROOT,
@@ -148,5 +150,6 @@ pub(in crate::judge) fn launch(command: ProcId, root: ProcId, scope: Scope, all_
         settle_end: None,
         survivors: Vec::new(),
         oom_kills: None,
+        leftovers: Vec::new(),
     }
 }

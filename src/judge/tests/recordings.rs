@@ -118,6 +118,7 @@ impl Line {
                     api: MemoryApi::V2,
                 }),
                 entries: Some(entries.into_values().collect()),
+                list_api: None,
                 utilization_percent: None,
                 gaps: Vec::new(),
             },

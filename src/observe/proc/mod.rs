@@ -14,9 +14,12 @@ mod memory;
 mod nodes;
 mod observer;
 mod scan;
+mod shared;
 mod slurm;
 mod stat;
 mod tree;
+
+pub use shared::Usage;
 
 use crate::model::{BootId, Gap, Observer, Process, Uninspected};
 use anyhow::{Context, bail};
@@ -35,11 +38,13 @@ pub struct ProcOptions {
     pub procfs: PathBuf,
     /// `/dev`, or `--dev`: where NVIDIA's nodes are.
     pub dev: PathBuf,
+    /// `/sys`: whose the graphics nodes are. Another one is for tests.
+    pub sys: PathBuf,
 }
 
 impl Default for ProcOptions {
     fn default() -> Self {
-        Self { procfs: "/proc".into(), dev: "/dev".into() }
+        Self { procfs: "/proc".into(), dev: "/dev".into(), sys: "/sys".into() }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::grid::{Column, Grid};
 use crate::{
-    model::{Advice, Cause, Finding, Gap, Ghost, Held, Holder, Uuid},
+    model::{Advice, Bytes, Cause, Finding, Gap, Ghost, Held, Holder, Leftover, Uuid},
     report::{Style, words},
     text,
 };
@@ -28,7 +28,11 @@ impl Page<'_> {
 
     /// A paragraph behind `first`, its later lines indented as deep. The text may hold a stranger's words.
     pub(super) fn paragraph(&mut self, first: &str, paragraph: &str) -> io::Result<()> {
-        let indent = text::width(first);
+        self.paragraph_after(first, text::width(first), paragraph)
+    }
+
+    /// As [`Self::paragraph`] behind a text that takes `indent` columns, colour not counted.
+    pub(super) fn paragraph_after(&mut self, first: &str, indent: usize, paragraph: &str) -> io::Result<()> {
         let room = self.style.width.map(|columns| usize::from(columns).saturating_sub(indent).max(20));
         for (number, line) in text::wrap(&text::clean(paragraph), room).iter().enumerate() {
             let lead = if number == 0 { first.to_string() } else { " ".repeat(indent) };
@@ -38,7 +42,7 @@ impl Page<'_> {
     }
 
     /// Something to paste: never broken, because a broken line does not work when pasted.
-    fn command(&mut self, first: &str, command: &str) -> io::Result<()> {
+    pub(super) fn command(&mut self, first: &str, command: &str) -> io::Result<()> {
         let command = self.style.bold(&text::clean(command));
         writeln!(self.out, "{first}{command}")
     }
@@ -168,6 +172,30 @@ impl Page<'_> {
                 impostor.unwrap_or_default()
             );
             self.paragraph("- ", &text)?;
+        }
+        Ok(())
+    }
+
+    /// Files that stay in shared memory. They are main memory, so they are no part of the verdict.
+    pub(super) fn leftovers(&mut self, leftovers: &[Leftover]) -> io::Result<()> {
+        const MOST: usize = 8;
+        if leftovers.is_empty() {
+            return Ok(());
+        }
+        let sum: Bytes = leftovers.iter().map(|l| l.bytes).sum();
+        let files = words::count(leftovers.len(), "file", "files");
+        self.heading(&format!("Left in shared memory: {files}, {sum} of main memory"))?;
+        for leftover in leftovers.iter().take(MOST) {
+            let doubt = match leftover.unused {
+                Some(true) => "nobody uses it any more",
+                _ => "nobody that can be inspected uses it; not everybody can be",
+            };
+            self.paragraph("- ", &format!("{}: {}; {doubt}", leftover.path, leftover.bytes))?;
+            self.command("  remove it: ", &leftover.remove)?;
+        }
+        if leftovers.len() > MOST {
+            let more = format!("{} more stand in the JSON report", leftovers.len() - MOST);
+            self.paragraph("- ", &more)?;
         }
         Ok(())
     }

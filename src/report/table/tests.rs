@@ -65,6 +65,7 @@ fn report(verdict: Verdict, devices: Vec<DeviceReport>) -> Report {
         devices,
         holders: Vec::new(),
         ghosts: Vec::new(),
+        leftovers: Vec::new(),
         findings: Vec::new(),
         advice: Vec::new(),
         gaps: Vec::new(),
