@@ -41,6 +41,19 @@ pub(super) fn percent(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "write a percentage between 0 and 100, such as 5%".into())
 }
 
+/// `ancestors`, or a PID.
+pub(super) fn except(text: &str) -> Result<super::Except, String> {
+    match text.trim() {
+        "ancestors" => Ok(super::Except::Ancestors),
+        number => number
+            .parse()
+            .ok()
+            .filter(|pid| *pid > 0)
+            .map(super::Except::Pid)
+            .ok_or_else(|| "write `ancestors`, or a PID".into()),
+    }
+}
+
 const CAUSES: [(&str, Cause); 17] = [
     ("stuck_in_kernel", Cause::StuckInKernel),
     ("draining", Cause::Draining),

@@ -4,10 +4,13 @@ pub mod check;
 pub mod demo;
 mod diff;
 mod doctor;
+mod r#gen;
 mod marker;
+mod reclaim;
 mod snapshot;
 mod status;
 mod stdout;
+mod wait;
 
 use crate::{
     cli::{Cli, Color, Command, Global, Inconclusive, LimitArgs, usage},
@@ -45,6 +48,9 @@ pub fn run(cli: Cli) -> anyhow::Result<Ending> {
         Command::Demo(args) => demo::run(&args),
         Command::Diff(args) => diff::run(&global, &args),
         Command::Doctor(args) => doctor::run(&global, args),
+        Command::Reclaim(args) => reclaim::run(&global, &args),
+        Command::Wait(args) => wait::run(&global, &args),
+        Command::Gen(args) => r#gen::run(&args),
     }
 }
 

@@ -33,6 +33,14 @@ pub(crate) fn of_snapshot(scene: &Scene<'_>, holders: &[Holder], ghosts: &[Ghost
     let all: Vec<&Holder> =
         holders.iter().filter(|h| !matches!(h.cause, Cause::InUse | Cause::Detached | Cause::MpsServer)).collect();
     let mut steps = steps(scene, &all, ghosts);
+    if holders.iter().any(|h| h.cause == Cause::Orphan) {
+        steps.push(step(
+            Some("gpuresid reclaim --orphans".into()),
+            "or plan the end of everybody whose run is proven to have ended: it says who, in which order, and for how \
+             much; only with --yes it is done, and the bytes are verified",
+            "nobody",
+        ));
+    }
     let unexplained = scene.largest_excess().is_some_and(|(_, b)| b > super::cause::NOTICEABLE);
     steps.extend(see_more(scene, unexplained || holders.iter().any(|h| h.cause == Cause::OutOfSight)));
     steps

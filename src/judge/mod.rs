@@ -69,6 +69,7 @@ pub fn judge(observation: &Observation) -> Report {
         holders,
         ghosts,
         leftovers: launch.leftovers.clone(),
+        cleanup: None,
         findings,
         advice,
         gaps: unique(gaps),

@@ -11,6 +11,7 @@ mod ids;
 mod launch;
 mod place;
 mod process;
+mod reclaim;
 mod report;
 mod snapshot;
 mod trace;
@@ -23,6 +24,9 @@ pub use ids::{BootId, ProcId, Uuid};
 pub use launch::{Command, End, Launch, Leftover, Limits, Scope, SettleEnd};
 pub use place::{Container, Place, SlurmJob, Unit};
 pub use process::{Ancestor, Blocked, BlockedThread, DeviceFiles, Process, ProcessState, Uninspected};
+pub use reclaim::{
+    CleanedDevice, Cleanup, Ended, LeftAlone, ReclaimDevice, ReclaimReport, ReclaimStep, Role, StepOutcome,
+};
 pub use report::{
     Advice, Cause, CommandReport, DeviceReport, DeviceStatus, Finding, FindingKind, Ghost, Held, Holder, Lineage,
     Report, StatusReport, Verdict,
@@ -43,4 +47,6 @@ pub mod schema {
     pub const STATUS: &str = "gpuresid.status/1";
     /// A [`super::DoctorReport`].
     pub const DOCTOR: &str = "gpuresid.doctor/1";
+    /// A [`super::ReclaimReport`].
+    pub const RECLAIM: &str = "gpuresid.reclaim/1";
 }

@@ -324,6 +324,9 @@ pub struct Report {
     /// What it left in shared memory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leftovers: Vec<Leftover>,
+    /// What `--cleanup` ended after the verdict; `None` where it was not asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cleanup: Option<super::Cleanup>,
     /// What else was found.
     pub findings: Vec<Finding>,
     /// What to do, what disturbs nobody first.

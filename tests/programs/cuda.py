@@ -38,6 +38,7 @@ Processes (none is waited for unless `wait-children` says so, so forked ones bec
                           ones started; on TERM all are ended
     trace FILE            attach to the process in FILE as a debugger does, which stops it
     block-in-kernel       sleep in the kernel (state D) until a child that shares nothing has ended
+    run N WORD…           another program with N words, waited for; this one exits with its code
     exec-child            a `sleep` that inherits everything that exec leaves open: nothing of CUDA
     wait-children         until all children have ended
 
@@ -502,6 +503,9 @@ def run(program, words):
             if verb == "fork-and-exit":
                 if program.fork():
                     leave(0)
+            elif verb == "run":
+                count = int(words[0])
+                leave(subprocess.run(words[1 : count + 1]).returncode)
             elif verb == "exit-main-thread":
                 program.exit_main_thread(words)
             elif verb in WITH_BLOCK:

@@ -196,7 +196,7 @@ impl Link {
             }
             At::Child(kept) => {
                 if let Some(kept) = kept.take() {
-                    kept.kill();
+                    kept.end_now();
                 }
             }
         }

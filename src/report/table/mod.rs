@@ -5,10 +5,12 @@ mod check;
 mod doctor;
 mod grid;
 mod parts;
+mod reclaim;
 mod status;
 #[cfg(test)]
 mod tests;
 
 pub use check::check;
 pub use doctor::doctor;
+pub use reclaim::{cleanup, reclaim};
 pub use status::status;

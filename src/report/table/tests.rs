@@ -66,6 +66,7 @@ fn report(verdict: Verdict, devices: Vec<DeviceReport>) -> Report {
         holders: Vec::new(),
         ghosts: Vec::new(),
         leftovers: Vec::new(),
+        cleanup: None,
         findings: Vec::new(),
         advice: Vec::new(),
         gaps: Vec::new(),
