@@ -180,6 +180,9 @@ fn after_the_fact_only_cudas_own_files_prove_sharing() {
     };
     assert_eq!(told("/dev/shm/cuda.shm.0.47.1", vec![]), Cause::PeerMapping);
     assert_eq!(told("/dev/shm/cuda.shm.0.47.1", vec![cuda(71, shell())]), Cause::InUse, "its maker lives");
+    let mut elsewhere = cuda(900, shell());
+    (elsewhere.nspid, elsewhere.pid_namespace) = (vec![900, 71], Some(2));
+    assert_eq!(told("/dev/shm/cuda.shm.0.47.1", vec![elsewhere]), Cause::InUse, "its maker lives in another container");
     assert_eq!(told("/dev/shm/torch_71_5_0", vec![]), Cause::InUse, "a tensor of the CPU may be shared so");
 }
 
