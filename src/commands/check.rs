@@ -45,6 +45,8 @@ pub struct CheckOptions {
     pub timeout: Option<Duration>,
     /// From SIGTERM to SIGKILL at the time limit.
     pub grace: Duration,
+    /// End what is left after the verdict.
+    pub cleanup: bool,
     /// Time between two looks.
     pub sample: Duration,
     /// Print nothing; the exit code and the reports say it.
@@ -75,6 +77,7 @@ impl CheckOptions {
             quiet: Duration::from_secs(12),
             timeout: None,
             grace: Duration::from_secs(5),
+            cleanup: false,
             sample: Duration::from_millis(100),
             silent: false,
             redact: false,
@@ -106,6 +109,8 @@ pub(super) fn options(global: &Global, args: CheckArgs) -> CheckOptions {
         scope: args.scope.into(),
         settle: args.settle,
         timeout: args.timeout,
+        grace: args.grace,
+        cleanup: args.cleanup,
         sample: args.sample,
         silent: args.quiet,
         redact: global.redact,
@@ -166,15 +171,23 @@ fn checked(options: &CheckOptions) -> Result<Ending, Stop> {
         silent: options.silent,
     };
     let outcome = session.watch(&mut before, &run_options)?;
-    session.leave_at_next_signal();
+    if !options.cleanup || outcome.is_err() {
+        session.leave_at_next_signal();
+    }
     match outcome {
-        Ok(outcome) => Ok(report(outcome, options, targets)),
+        Ok(outcome) => Ok(report(outcome, options, targets, &mut session, &before)),
         Err(error) => Ok(not_started(&error, &before, &session, &run_options, options, targets)),
     }
 }
 
 /// Judges, prints and writes.
-fn report(outcome: Outcome, options: &CheckOptions, targets: Targets) -> Ending {
+fn report(
+    mut outcome: Outcome,
+    options: &CheckOptions,
+    targets: Targets,
+    session: &mut Session,
+    before: &Before,
+) -> Ending {
     let mut observation = Observation {
         schema: schema::OBSERVATION.into(),
         before: outcome.before.clone(),
@@ -184,11 +197,21 @@ fn report(outcome: Outcome, options: &CheckOptions, targets: Targets) -> Ending 
         limits: options.limits.clone(),
     };
     let mut report = judge::judge(&observation);
+    if options.cleanup {
+        let cleanup = session.clean_up(&mut outcome, &before.selected, options.grace);
+        if cleanup.nothing_lives {
+            // Whoever was to be ended has been.
+            report.advice.retain(|step| step.command.is_none());
+        }
+        report.cleanup = Some(cleanup);
+        session.leave_at_next_signal();
+    }
     if options.redact {
         redact::run(&mut observation, &mut report);
     }
     if !options.silent {
         say(|out| table::check(&report, &Style::stderr(), out));
+        say(|out| table::cleanup(&report, &Style::stderr(), out));
     }
     let ending = outcome.ending(report.exit_code);
     match (write(targets, &report, &observation), ending) {
@@ -237,10 +260,7 @@ fn not_started(
         timed_out: false,
         seconds: None,
     });
-    report.findings.insert(
-        0,
-        Finding { kind: FindingKind::Died, device_uuid: None, bytes: None, text: format!("{NOT_STARTED}{error}") },
-    );
+    report.findings.insert(0, Finding::new(FindingKind::Died, None, None, format!("{NOT_STARTED}{error}")));
     if options.redact {
         redact::run(&mut observation, &mut report);
     }

@@ -97,7 +97,7 @@ fn now(global: &Global, before: &Snapshot, file: &Path) -> anyhow::Result<Snapsh
 }
 
 /// The name of this machine as snapshots have it.
-fn host() -> Option<String> {
+pub(super) fn host() -> Option<String> {
     rustix::system::uname().nodename().to_str().ok().map(Into::into)
 }
 
@@ -119,7 +119,11 @@ fn only_selected(global: &Global, before: &mut Snapshot, after: &mut Snapshot) -
     Ok(())
 }
 
-fn same_machine(before: &Snapshot, boot_id: &crate::model::BootId, host: Option<&str>) -> anyhow::Result<()> {
+pub(super) fn same_machine(
+    before: &Snapshot,
+    boot_id: &crate::model::BootId,
+    host: Option<&str>,
+) -> anyhow::Result<()> {
     if let (Some(then), Some(now)) = (before.host.as_deref(), host)
         && then != now
     {

@@ -1,11 +1,16 @@
 //! One short file per subcommand: wiring and loops only.
 
 pub mod check;
+pub mod demo;
 mod diff;
+mod doctor;
+mod r#gen;
 mod marker;
+mod reclaim;
 mod snapshot;
 mod status;
 mod stdout;
+mod wait;
 
 use crate::{
     cli::{Cli, Color, Command, Global, Inconclusive, LimitArgs, usage},
@@ -40,7 +45,12 @@ pub fn run(cli: Cli) -> anyhow::Result<Ending> {
         Command::Status(args) => status::run(&global, &args),
         Command::Check(args) => check::run(&check::options(&global, args)),
         Command::Snapshot(args) => snapshot::run(&global, &args),
+        Command::Demo(args) => demo::run(&args),
         Command::Diff(args) => diff::run(&global, &args),
+        Command::Doctor(args) => doctor::run(&global, args),
+        Command::Reclaim(args) => reclaim::run(&global, &args),
+        Command::Wait(args) => wait::run(&global, &args),
+        Command::Gen(args) => r#gen::run(&args),
     }
 }
 

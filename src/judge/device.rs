@@ -5,6 +5,7 @@ use super::{
     entries::Keeper,
     run::Run,
     scene::Scene,
+    sharing::shares_memory_of,
 };
 use crate::model::{Bytes, Device, DeviceReport, Gap, Lineage, Scope, Verdict};
 
@@ -165,7 +166,7 @@ fn parts(run: &Run<'_>, scene: &Scene<'_>, device: &Device, comparable: bool, ga
         chargeable: chargeable(run, scene, device),
         excess_now,
         excess_rises: trace.map_or_else(|| Bytes::at_least_zero(growth.unwrap_or(0)), |t| t.excess_rises),
-        hider: hider(run),
+        hider: hider(run, scene),
         moved_proven,
         moved_possible,
         out_of_sight: run.out_of_sight(),
@@ -198,9 +199,9 @@ fn chargeable(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> bool {
 }
 
 /// A living process of the run, or one that could be, may hold memory that no list names.
-fn hider(run: &Run<'_>) -> bool {
+fn hider(run: &Run<'_>, scene: &Scene<'_>) -> bool {
     let may_hold = |lineage| matches!(lineage, Lineage::Own | Lineage::Unknown);
-    run.processes.iter().any(|p| p.can_hold_memory() != Some(false) && may_hold(run.lineage(p.into())))
+    run.processes.iter().any(|p| p.can_hold_memory() != Some(false) && may_hold(scene.attribute(run, p).lineage))
         || run.after.uninspected.iter().any(|u| run.launch.survivors.contains(&u.id))
 }
 
@@ -227,19 +228,6 @@ fn moved(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> (Bytes, Bytes) {
         if proof { proven = proven + still_there } else { possible = possible + still_there }
     }
     (proven, possible)
-}
-
-/// Whether a process maps a shared-memory file that PyTorch or CUDA named after `pid`: `torch_PID_…` (decimal),
-/// `cuda.shm.UID.PID.…` (hexadecimal).
-pub(crate) fn shares_memory_of(process: &crate::model::Process, pid: u32) -> bool {
-    let decimal = pid.to_string();
-    let hex = format!("{pid:x}");
-    process.shared_mappings.iter().any(|path| {
-        let name = path.rsplit('/').next().unwrap_or(path);
-        let torch = name.strip_prefix("torch_").and_then(|n| n.split('_').next());
-        let cuda = name.strip_prefix("cuda.shm.").and_then(|n| n.split('.').nth(1));
-        torch == Some(&decimal) || cuda == Some(&hex)
-    })
 }
 
 /// What decided, or what keeps the interval open.

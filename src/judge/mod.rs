@@ -5,15 +5,21 @@ mod accounting;
 mod advice;
 mod cause;
 mod device;
+mod ends;
 mod entries;
 mod findings;
 pub mod fold;
 mod holders;
+mod kernel;
 mod lineage;
+mod place;
+mod programs;
 mod run;
 mod scene;
+mod sharing;
 #[cfg(test)]
 mod tests;
+mod unattributed;
 
 use crate::{
     exit,
@@ -63,11 +69,20 @@ pub fn judge(observation: &Observation) -> Report {
         holders,
         ghosts,
         leftovers: launch.leftovers.clone(),
+        cleanup: None,
         findings,
         advice,
         gaps: unique(gaps),
         events: run.trace.events.clone(),
     }
+}
+
+/// As [`status`], and names everybody who has a GPU open without being known to hold memory.
+pub fn status_of_all(snapshot: &Snapshot) -> StatusReport {
+    let scene = Scene::of_snapshot(snapshot);
+    let report = status(snapshot);
+    let open_only = holders::open_only(&scene, &report.holders);
+    StatusReport { open_only, ..report }
 }
 
 /// Says who holds what now.
@@ -91,6 +106,7 @@ pub fn status(snapshot: &Snapshot) -> StatusReport {
         cuda_version: snapshot.driver.as_ref().and_then(|d| d.cuda_version.clone()),
         devices: snapshot.devices.iter().map(device_status).collect(),
         holders,
+        open_only: Vec::new(),
         ghosts,
         findings,
         advice,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The state letter of `/proc/PID/stat`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProcessState {
     /// R
@@ -148,6 +148,45 @@ pub struct Process {
     /// Mappings that prove sharing of GPU memory between processes: `/dev/shm/cuda.shm…`, `/dev/shm/torch_…`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared_mappings: Vec<String>,
+    /// What it waits for inside the kernel, if a thread of it did not come out of there for as long as we watched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocked: Option<Blocked>,
+    /// SIGKILL was sent and not yet acted upon.
+    #[serde(default)]
+    pub kill_pending: bool,
+    /// Who traces it (a debugger), if anybody does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tracer: Option<Ancestor>,
+    /// The few variables of its environment that tell where it belongs (`SLURM_JOB_ID`, `LOCAL_RANK` …). Absence proves
+    /// nothing.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub environment: BTreeMap<String, String>,
+    /// Whether a step of the Slurm job that started it still runs on this machine. `None`: it is of no job, or that
+    /// cannot be seen from here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slurm_step_alive: Option<bool>,
+}
+
+/// A thread in an uninterruptible sleep.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockedThread {
+    /// Its number.
+    pub tid: u32,
+    /// The kernel function it sleeps in.
+    pub wait_channel: Option<String>,
+    /// The file it waits for and that file's file system, or the kernel module it is in, where it can be told.
+    pub waits_for: Option<String>,
+}
+
+/// A process with threads that do not come out of the kernel: no signal reaches these, SIGKILL included.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Blocked {
+    /// How long we watched without any of `threads` running, in milliseconds.
+    pub watched_ms: u64,
+    /// The threads that did not run meanwhile (the first 16).
+    pub threads: Vec<BlockedThread>,
+    /// Number of threads in each state, all threads of the process.
+    pub states: Vec<(ProcessState, u32)>,
 }
 
 impl Process {

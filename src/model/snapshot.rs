@@ -51,6 +51,12 @@ pub struct Observer {
     pub tool_processes: Vec<ProcId>,
     /// What a plain NVML client keeps open on this driver: the files of our own helper. `None` where it was not read.
     pub nvml_client_files: Option<DeviceFiles>,
+    /// The path of our own cgroup: who shares it is not to be ended together with us.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
+    /// The Slurm job that we run in, by our own environment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slurm_job: Option<String>,
 }
 
 impl Observer {

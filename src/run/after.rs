@@ -77,7 +77,8 @@ impl Watch<'_> {
         Ok(self.session.inbox.scanned_after.take())
     }
 
-    /// Reads the devices after the scan, and whoever they list that the scan does not have.
+    /// Reads the devices after the scan, and whoever they list that the scan does not have, or has without a GPU open:
+    /// one that has opened it since is not taken for somebody who got a ghost's number.
     fn look_again(&mut self, scan: &mut Scan) -> Result<(), Stop> {
         for _ in 0..2 {
             if self.sampler.is_lost() {
@@ -87,12 +88,14 @@ impl Watch<'_> {
             self.sampler.hurry();
             self.pump(PATIENCE, |watch| watch.sampler.last_asked().is_some_and(|at| at >= start))?;
             let mut missing = self.sampler.last().map(sampler::listed).unwrap_or_default();
-            missing.retain(|pid| !scan.processes.iter().any(|p| p.id.pid == *pid));
+            let has_it_open = |p: &Process| p.can_hold_memory() != Some(false);
+            missing.retain(|pid| !scan.processes.iter().any(|p| p.id.pid == *pid && has_it_open(p)));
             if missing.is_empty() {
                 return Ok(());
             }
             let found = self.examine(missing.clone())?;
             let all_there = found.len() == missing.len();
+            scan.processes.retain(|p| !found.iter().any(|f| f.id.pid == p.id.pid));
             scan.processes.extend(found);
             if all_there {
                 return Ok(());

@@ -1,6 +1,6 @@
 //! What a run is asked for, and what comes of it.
 
-use super::{oom, watch::Watch};
+use super::{cleanup::Rest, oom, watch::Watch};
 use crate::{
     exit::Ending,
     model::{Bytes, Command, End, Launch, Scope, SettleEnd, Snapshot, Trace},
@@ -44,6 +44,7 @@ pub struct Outcome {
     pub after: Snapshot,
     /// The run.
     pub launch: Launch,
+    pub(super) rest: Rest,
 }
 
 impl Outcome {
@@ -88,6 +89,7 @@ impl Watch<'_> {
             leftovers: self.leftovers,
             oom_kills: self.oom_before.zip(oom::kills()).map(|(before, now)| now.saturating_sub(before)),
         };
-        Outcome { before, trace: self.sampler.finish(), after, launch }
+        let rest = Rest { reaper: self.reaper, running: self.running };
+        Outcome { before, trace: self.sampler.finish(), after, launch, rest }
     }
 }

@@ -75,8 +75,8 @@ pub(super) struct Watch<'a> {
     pub(super) session: &'a mut Session,
     pub(super) before: &'a mut Before,
     pub(super) options: &'a Options,
-    running: Running,
-    reaper: Reaper,
+    pub(super) running: Running,
+    pub(super) reaper: Reaper,
     pub(super) sampler: Sampler,
     pub(super) tree: Tree,
     clock: Watched,
@@ -127,7 +127,7 @@ impl Session {
             cap: options.settle,
             quiet: options.quiet,
             tolerated: options.tolerated,
-            outsiders: options.scope != Scope::Run,
+            outsiders: options.scope != Scope::Run || before.observer.out_of_sight(),
         };
         let watch = Watch {
             session: self,

@@ -21,11 +21,12 @@ pub(super) enum Call {
     Mps,
     Utilization,
     Events,
+    Settings,
     Ledger,
 }
 
 /// Every call with its mark and what messages call it.
-const CALLS: [(Call, &str, &str); 15] = [
+const CALLS: [(Call, &str, &str); 16] = [
     (Call::Init, "init", "nvmlInit_v2"),
     (Call::Version, "version", "nvmlSystemGetDriverVersion"),
     (Call::CudaVersion, "cuda", "nvmlSystemGetCudaDriverVersion_v2"),
@@ -40,6 +41,7 @@ const CALLS: [(Call, &str, &str); 15] = [
     (Call::Mps, "mps", "nvmlDeviceGetMPSComputeRunningProcesses"),
     (Call::Utilization, "util", "nvmlDeviceGetUtilizationRates"),
     (Call::Events, "register", "nvmlDeviceRegisterEvents"),
+    (Call::Settings, "sets", "reading the settings"),
     (Call::Ledger, "ledger", "reading the simulated GPU"),
 ];
 

@@ -79,10 +79,10 @@ fn serve() -> io::Result<()> {
                     inventory
                 }))
             }
-            Ask::Look { devices, patience_ms } => Say::Look(match source.as_mut() {
-                Some(source) => source.look(&devices, patience(patience_ms)),
-                None => Err(Failure::new(FailureKind::Other, "reading the GPUs: they were not opened")),
-            }),
+            Ask::Look { devices, patience_ms } => Say::Look(
+                source.as_mut().ok_or_else(unopened).and_then(|source| source.look(&devices, patience(patience_ms))),
+            ),
+            Ask::Facts => Say::Facts(source.as_mut().ok_or_else(unopened).and_then(|source| source.facts())),
         };
         let events = source.as_mut().map(|s| s.poll_events()).unwrap_or_default();
         let mut lines = String::new();
@@ -94,6 +94,10 @@ fn serve() -> io::Result<()> {
         output.flush()?;
     }
     Ok(())
+}
+
+fn unopened() -> Failure {
+    Failure::new(FailureKind::Other, "reading the GPUs: they were not opened")
 }
 
 fn patience(ms: u64) -> Duration {

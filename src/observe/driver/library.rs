@@ -144,6 +144,18 @@ pub(super) fn loaded_file() -> Option<String> {
         .map(Into::into)
 }
 
+/// Every file that is mapped into this process, once, in the order of the addresses.
+pub(super) fn mapped_files() -> Option<Vec<String>> {
+    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    let mut files: Vec<String> = Vec::new();
+    for file in maps.lines().filter_map(|line| line.find('/').and_then(|at| line.get(at..))) {
+        if !files.iter().any(|known| known == file) {
+            files.push(file.into());
+        }
+    }
+    Some(files)
+}
+
 /// The library that a search would take, for a message when it is not mapped any more.
 pub(super) fn probable_file() -> Option<String> {
     PLACES.iter().map(|place| Path::new(place).join(NAME)).find(|file| file.exists())?.to_str().map(Into::into)

@@ -19,6 +19,7 @@ mod protocol;
 mod raw;
 mod readers;
 mod records;
+mod settings;
 pub mod simulated;
 mod slot;
 mod socket;
@@ -27,7 +28,7 @@ pub use blocking::Blocking;
 pub use client::Client;
 pub use helper::inner_command;
 
-use crate::model::{DeviceEvent, DeviceIdentity, DriverInfo, Gap, Look, Uuid};
+use crate::model::{DeviceEvent, DeviceIdentity, DriverFacts, DriverInfo, Gap, Look, Uuid};
 use serde::{Deserialize, Serialize};
 use std::{path::PathBuf, time::Duration};
 
@@ -169,6 +170,9 @@ trait DeviceSource {
     /// after `patience` is a gap, if another has.
     fn look(&mut self, devices: &[Uuid], patience: Duration) -> Result<Look, Failure>;
 
+    /// How the devices are set up.
+    fn facts(&mut self) -> Result<DriverFacts, Failure>;
+
     /// Events since the last call, `at_ms` 0. Never waits.
     fn poll_events(&mut self) -> Vec<DeviceEvent>;
 }
@@ -180,6 +184,10 @@ impl DeviceSource for simulated::Simulated {
 
     fn look(&mut self, devices: &[Uuid], _: Duration) -> Result<Look, Failure> {
         Self::look(self, devices)
+    }
+
+    fn facts(&mut self) -> Result<DriverFacts, Failure> {
+        Ok(DriverFacts::default())
     }
 
     fn poll_events(&mut self) -> Vec<DeviceEvent> {

@@ -13,7 +13,7 @@ use super::{
     readers::Readers,
     slot::Slot,
 };
-use crate::model::{DeviceEvent, DeviceIdentity, DriverInfo, DriverSource, Gap, Look, MigIdentity, Uuid};
+use crate::model::{DeviceEvent, DeviceIdentity, DriverFacts, DriverInfo, DriverSource, Gap, Look, MigIdentity, Uuid};
 use nvml_wrapper::{Device, Nvml as Library, error::NvmlError};
 use std::{
     collections::BTreeMap,
@@ -230,6 +230,12 @@ impl DeviceSource for Nvml {
         let devices = self.readers.look(devices, patience);
         done();
         Ok(Look { at_ms: 0, devices })
+    }
+
+    fn facts(&mut self) -> Result<DriverFacts, Failure> {
+        let devices = self.readers.at_hand().filter(|slot| slot.identity.mig.is_none()).map(Slot::facts).collect();
+        done();
+        Ok(DriverFacts { mapped: library::mapped_files(), devices })
     }
 
     fn poll_events(&mut self) -> Vec<DeviceEvent> {

@@ -4,7 +4,7 @@
 
 use super::codes::Code;
 use super::records::{Record, Records, UnknownLayout};
-use crate::model::{Bytes, ListApi, ListKind, Memory, MemoryApi};
+use crate::model::{Bytes, ListApi, ListKind, Memory, MemoryApi, RemappedRows};
 use nvml_wrapper::{Device, Nvml};
 use std::{ffi::c_void, os::fd::RawFd};
 
@@ -40,6 +40,7 @@ type MemoryV1Call = unsafe extern "C" fn(Handle, *mut MemoryV1) -> u32;
 type MemoryV2Call = unsafe extern "C" fn(Handle, *mut MemoryV2) -> u32;
 type ListCall = unsafe extern "C" fn(Handle, *mut u32, *mut c_void) -> u32;
 type NumberCall = unsafe extern "C" fn(Handle, *mut u32) -> u32;
+type RowsCall = unsafe extern "C" fn(Handle, *mut u32, *mut u32, *mut u32, *mut u32) -> u32;
 
 /// The symbols that this library has. The library is never unloaded ([`super::nvml`] leaks it), so they stay valid.
 #[derive(Debug, Clone, Copy)]
@@ -52,6 +53,7 @@ pub(super) struct Symbols {
     mps: [Option<ListCall>; 3],
     gpu_instance: Option<NumberCall>,
     compute_instance: Option<NumberCall>,
+    remapped_rows: Option<RowsCall>,
 }
 
 /// Why a list could not be read.
@@ -88,6 +90,7 @@ impl Symbols {
                 mps: list("nvmlDeviceGetMPSComputeRunningProcesses"),
                 gpu_instance: symbol(nvml, "nvmlDeviceGetGpuInstanceId"),
                 compute_instance: symbol(nvml, "nvmlDeviceGetComputeInstanceId"),
+                remapped_rows: symbol(nvml, "nvmlDeviceGetRemappedRows"),
             }
         }
     }
@@ -153,6 +156,24 @@ impl Symbols {
             }
         }
         Err(ListError::Code(Code::FUNCTION_NOT_FOUND))
+    }
+
+    /// Rows of memory that were replaced by spare ones, which the wrapper does not know.
+    pub(super) fn remapped_rows(&self, device: &Device<'static>) -> Result<RemappedRows, Code> {
+        let call = self.remapped_rows.ok_or(Code::FUNCTION_NOT_FOUND)?;
+        let [mut correctable, mut uncorrectable, mut pending, mut failed] = [0u32; 4];
+        // SAFETY: the handle is this library's, and the four numbers outlive the call.
+        let code = unsafe {
+            call(
+                device.handle().cast(),
+                &raw mut correctable,
+                &raw mut uncorrectable,
+                &raw mut pending,
+                &raw mut failed,
+            )
+        };
+        check(code)?;
+        Ok(RemappedRows { correctable, uncorrectable, pending: pending != 0, failed: failed != 0 })
     }
 
     /// GPU instance and compute instance of a MIG handle.

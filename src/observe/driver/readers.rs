@@ -137,6 +137,14 @@ impl Readers {
         wanted.iter().zip(looks).filter_map(|(place, look)| look.or_else(|| hanging(place))).collect()
     }
 
+    /// The devices of which no call hangs.
+    pub(super) fn at_hand(&self) -> impl Iterator<Item = &Slot> {
+        self.places.iter().filter_map(|place| match place {
+            Place::Here(slot) => Some(slot.as_ref()),
+            Place::Away(..) => None,
+        })
+    }
+
     fn uuid(&self, place: usize) -> Option<&Uuid> {
         match self.places.get(place)? {
             Place::Here(slot) => Some(&slot.identity.uuid),

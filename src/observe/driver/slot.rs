@@ -6,8 +6,9 @@ use super::{
     codes::Code,
     raw::{ListError, Symbols},
     records::{Records, merge},
+    settings,
 };
-use crate::model::{DeviceIdentity, DeviceLook, Entry, Gap, ListApi, ListKind, Memory, MemoryApi};
+use crate::model::{DeviceFacts, DeviceIdentity, DeviceLook, Entry, Gap, ListApi, ListKind, Memory, MemoryApi};
 use nvml_wrapper::Device;
 
 /// How often a look is tried until the memory before and after the lists is the same.
@@ -28,6 +29,11 @@ pub(super) struct Slot {
 impl Slot {
     pub(super) fn new(symbols: Symbols, identity: DeviceIdentity, device: Result<Device<'static>, Gap>) -> Self {
         Self { identity, device, nameless: None, symbols, memory_api: MemoryApi::V2, buffer: Records::default() }
+    }
+
+    /// How the device is set up.
+    pub(super) fn facts(&self) -> DeviceFacts {
+        settings::of(self.device.as_ref(), &self.identity, &self.symbols)
     }
 
     /// Memory, lists, memory; if the two memories differ, again, at most five times.

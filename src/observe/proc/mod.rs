@@ -3,8 +3,9 @@
 //! [`ProcReader`] is the door. Behind it: `handle` (open directories, and which errors mean what), `stat` (the two
 //! files about a process that every reader needs), `nodes` and `files` (the scan of open files), `memory` (what can
 //! make a reader hang), `facts` (one process), `tree` (parents and children), `scan` (all processes), `observer` (from
-//! where we look), `cgroup`.
+//! where we look), `cgroup`, `blocked` (threads that do not come out of the kernel), `slurm`.
 
+mod blocked;
 mod cgroup;
 mod facts;
 mod files;
@@ -14,6 +15,7 @@ mod nodes;
 mod observer;
 mod scan;
 mod shared;
+mod slurm;
 mod stat;
 mod tree;
 
@@ -72,6 +74,7 @@ struct Inner {
     ticks_per_second: u64,
     users: Mutex<HashMap<u32, Option<String>>>,
     stuck: memory::Stuck,
+    stuck_details: memory::Stuck,
 }
 
 impl ProcReader {
@@ -92,6 +95,7 @@ impl ProcReader {
             ticks_per_second: procfs::ticks_per_second(),
             users: Mutex::default(),
             stuck: memory::Stuck::default(),
+            stuck_details: memory::Stuck::default(),
         };
         Ok(Self { options, inner: Arc::new(inner) })
     }
