@@ -10,7 +10,10 @@ use crate::{
     model::{Bytes, Cause, Limit, Scope},
     report::ReportTarget,
 };
-use clap::{Args, Parser, Subcommand, ValueEnum, builder::FalseyValueParser};
+use clap::{
+    ArgGroup, Args, Parser, Subcommand, ValueEnum,
+    builder::{FalseyValueParser, PossibleValue, PossibleValuesParser},
+};
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 const EXAMPLES: &str = "\
@@ -26,6 +29,20 @@ Examples:
   gpuresid check --report result.json --max-residue 100MiB -- python train.py
   gpuresid check --scope new -- docker run --rm --gpus all my-image
   gpuresid check -i 0 --timeout 2h --warn-only -- make gpu-tests";
+
+const RECLAIM_EXAMPLES: &str = "\
+Without --yes nothing is done: the plan says who, in which order, with which signal, for how much.
+
+Examples:
+  gpuresid reclaim --orphans                        whose run is proven to have ended
+  gpuresid reclaim --report result.json --yes       what a check found
+  gpuresid reclaim --pid 4711 --force --yes         this one, with SIGKILL if TERM does not help";
+
+const WAIT_EXAMPLES: &str = "\
+Examples:
+  gpuresid wait --below 500MiB                      until every GPU has less than that in use
+  gpuresid wait --free 20GiB --any                  until one GPU has so much free; prints its UUID
+  gpuresid wait --to before.json --except ancestors until it is as in a snapshot, our own shell's work aside";
 
 fn with_exit_codes(examples: &str) -> String {
     format!("{examples}\n\n{}", exit::TABLE)
@@ -64,7 +81,7 @@ impl Cli {
             Some(_) if status != StatusArgs::default() => {
                 return Err(clap::Error::raw(
                     clap::error::ErrorKind::ArgumentConflict,
-                    "--json, --watch and --fail-on are options of `status` when they stand before the command; write \
+                    "--json, --watch, --all and --fail-on are options of `status` when they stand before the command; write \
                      them after it\n",
                 ));
             }
@@ -104,6 +121,9 @@ pub struct Global {
     /// Where the NVIDIA device files are
     #[arg(long, global = true, value_name = "PATH", default_value = "/dev")]
     pub dev: PathBuf,
+    /// Hide arguments, users and host names in everything that is written
+    #[arg(long, global = true, env = "GPURESID_REDACT", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    pub redact: bool,
     /// Colour: auto (on a terminal, unless NO_COLOR is set), always or never
     #[arg(
         long,
@@ -144,8 +164,19 @@ pub enum Command {
     /// Say which GPU memory is held that was not held in a snapshot
     #[command(after_help = exit::TABLE)]
     Diff(DiffArgs),
+    /// Check driver, permissions, environment and PyTorch, and say how to mend what is wrong
+    #[command(after_help = exit::TABLE)]
+    Doctor(DoctorArgs),
     /// Show what `check` finds, with real processes on a simulated GPU: works on any machine
     Demo(DemoArgs),
+    /// Plan who is to be ended for the GPU memory that he holds, and with --yes do it
+    #[command(after_help = with_exit_codes(RECLAIM_EXAMPLES))]
+    Reclaim(ReclaimArgs),
+    /// Wait until GPU memory is free
+    #[command(after_help = with_exit_codes(WAIT_EXAMPLES))]
+    Wait(WaitArgs),
+    /// Print a ready file for another system
+    Gen(GenArgs),
 }
 
 /// `status`.
@@ -166,6 +197,9 @@ pub struct StatusArgs {
         conflicts_with = "fail_on"
     )]
     pub watch: Option<Duration>,
+    /// Name everybody who has a GPU open too, memory or not: monitors, ranks with a GPU they do not use
+    #[arg(long)]
+    pub all: bool,
     /// Exit with 121 if somebody holds memory for one of these causes, such as orphan,forked_copy,half_dead
     #[arg(long, value_name = "CAUSE", value_delimiter = ',', value_parser = values::cause)]
     pub fail_on: Vec<Cause>,
@@ -175,6 +209,7 @@ impl StatusArgs {
     fn or(self, after: Self) -> Self {
         Self {
             json: self.json || after.json,
+            all: self.all || after.all,
             watch: after.watch.or(self.watch),
             fail_on: [self.fail_on, after.fail_on].concat(),
         }
@@ -267,6 +302,12 @@ pub struct CheckArgs {
     /// End the command after this time, and exit with 124
     #[arg(long, value_name = "DUR", value_parser = values::some_time, env = "GPURESID_TIMEOUT", hide_env_values = true)]
     pub timeout: Option<Duration>,
+    /// From SIGTERM to SIGKILL, where --timeout or --cleanup ends something
+    #[arg(long, value_name = "DUR", default_value = "5s", value_parser = values::time, env = "GPURESID_GRACE", hide_env_values = true)]
+    pub grace: Duration,
+    /// After the verdict, end what the command left behind; the exit code still tells of it
+    #[arg(long)]
+    pub cleanup: bool,
     /// Wait at most so long for memory to come back
     #[arg(long, value_name = "DUR", default_value = "120s", value_parser = values::time, env = "GPURESID_SETTLE", hide_env_values = true)]
     pub settle: Duration,
@@ -313,10 +354,107 @@ pub struct DiffArgs {
     pub limits: LimitArgs,
 }
 
+/// `doctor`.
+#[derive(Debug, Clone, Args)]
+pub struct DoctorArgs {
+    /// The Python whose PyTorch is looked at: an interpreter or an environment's directory [default: the first on PATH]
+    #[arg(long, value_name = "PATH")]
+    pub python: Option<PathBuf>,
+    /// Exit with 1 on a warning too
+    #[arg(long)]
+    pub strict: bool,
+    /// Write JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `reclaim`.
+#[derive(Debug, Clone, Args)]
+#[command(group = ArgGroup::new("whom").required(true).multiple(false).args(["report", "pid", "orphans", "job"]))]
+pub struct ReclaimArgs {
+    /// What a check left behind, by its JSON report
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// These processes
+    #[arg(long, value_name = "PID", num_args = 1.., value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    pub pid: Vec<u32>,
+    /// Everybody whose run is proven to have ended
+    #[arg(long)]
+    pub orphans: bool,
+    /// Everybody of this Slurm job
+    #[arg(long, value_name = "ID")]
+    pub job: Option<u32>,
+    /// Of the orphans only those that were started at least so long ago
+    #[arg(long, value_name = "DUR", value_parser = values::time, requires = "orphans")]
+    pub older_than: Option<Duration>,
+    /// Carry the plan out
+    #[arg(long)]
+    pub yes: bool,
+    /// Send SIGKILL to who does not end of SIGTERM
+    #[arg(long)]
+    pub force: bool,
+    /// How long a process has to end of SIGTERM
+    #[arg(long, value_name = "DUR", default_value = "5s", value_parser = values::time, env = "GPURESID_GRACE", hide_env_values = true)]
+    pub grace: Duration,
+    /// Wait at most so long for the memory to come back
+    #[arg(long, value_name = "DUR", default_value = "30s", value_parser = values::time, env = "GPURESID_SETTLE", hide_env_values = true)]
+    pub settle: Duration,
+    /// Processes of other users too
+    #[arg(long)]
+    pub all_users: bool,
+    /// Write JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `demo`.
 #[derive(Debug, Clone, Args)]
 pub struct DemoArgs {
     /// What to play [default: one after the other]
     #[arg(value_name = "CASE")]
     pub case: Option<Case>,
+}
+
+/// `wait`.
+#[derive(Debug, Clone, Args)]
+#[command(group = ArgGroup::new("what").required(true).multiple(false).args(["below", "free", "to"]))]
+pub struct WaitArgs {
+    /// Until no more than this is in use: 500MiB, or 3% of the GPU
+    #[arg(long, value_name = "SIZE|PCT")]
+    pub below: Option<Limit>,
+    /// Until so much is free
+    #[arg(long, value_name = "SIZE", conflicts_with = "except")]
+    pub free: Option<Bytes>,
+    /// Until no more is in use than in this snapshot
+    #[arg(long, value_name = "SNAPSHOT")]
+    pub to: Option<PathBuf>,
+    /// One GPU is enough; its UUID is printed
+    #[arg(long)]
+    pub any: bool,
+    /// Exit with 124 after this time
+    #[arg(long, value_name = "DUR", default_value = "120s", value_parser = values::time, env = "GPURESID_WAIT_TIMEOUT", hide_env_values = true)]
+    pub timeout: Duration,
+    /// Do not wait for the memory of this process, or of the ones that gpuresid runs below (repeatable)
+    #[arg(long, value_name = "ancestors|PID", value_parser = values::except)]
+    pub except: Vec<Except>,
+}
+
+/// Whose memory is not waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Except {
+    /// The processes that gpuresid runs below.
+    Ancestors,
+    /// This one.
+    Pid(u32),
+}
+
+/// `gen`.
+#[derive(Debug, Clone, Args)]
+pub struct GenArgs {
+    /// Which
+    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(crate::r#gen::RECIPES.iter().map(|r| PossibleValue::new(r.name).help(r.about))))]
+    pub name: String,
+    /// Write the files into this directory instead of printing them
+    #[arg(long, short, value_name = "DIR")]
+    pub output: Option<PathBuf>,
 }

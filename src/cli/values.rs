@@ -41,18 +41,36 @@ pub(super) fn percent(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "write a percentage between 0 and 100, such as 5%".into())
 }
 
-const CAUSES: [(&str, Cause); 12] = [
+/// `ancestors`, or a PID.
+pub(super) fn except(text: &str) -> Result<super::Except, String> {
+    match text.trim() {
+        "ancestors" => Ok(super::Except::Ancestors),
+        number => number
+            .parse()
+            .ok()
+            .filter(|pid| *pid > 0)
+            .map(super::Except::Pid)
+            .ok_or_else(|| "write `ancestors`, or a PID".into()),
+    }
+}
+
+const CAUSES: [(&str, Cause); 17] = [
+    ("stuck_in_kernel", Cause::StuckInKernel),
     ("draining", Cause::Draining),
     ("stopped", Cause::Stopped),
     ("half_dead", Cause::HalfDead),
+    ("mps_server", Cause::MpsServer),
     ("forked_copy", Cause::ForkedCopy),
     ("exported_handle", Cause::ExportedHandle),
+    ("peer_mapping", Cause::PeerMapping),
     ("orphan", Cause::Orphan),
     ("still_running", Cause::StillRunning),
     ("detached", Cause::Detached),
+    ("context_only", Cause::ContextOnly),
     ("grown_neighbour", Cause::GrownNeighbour),
     ("new_neighbour", Cause::NewNeighbour),
     ("out_of_sight", Cause::OutOfSight),
+    ("platform", Cause::Platform),
     ("in_use", Cause::InUse),
 ];
 

@@ -13,14 +13,18 @@ use crate::{
         proc::{ProcOptions, ProcReader},
         select::Selection,
     },
-    report::{ReportTarget, Style, Targets, table},
+    report::{ReportTarget, Style, Targets, redact, table},
     run::{self, Before, Event, NotStarted, Outcome, Session, Stop},
+    text,
 };
 use std::{
     ffi::OsString,
     io::{self, Write},
     time::Duration,
 };
+
+/// How the finding of a command that could not be run begins.
+const NOT_STARTED: &str = "not started: ";
 
 /// What `check` was asked for.
 #[derive(Debug, Clone)]
@@ -41,10 +45,14 @@ pub struct CheckOptions {
     pub timeout: Option<Duration>,
     /// From SIGTERM to SIGKILL at the time limit.
     pub grace: Duration,
+    /// End what is left after the verdict.
+    pub cleanup: bool,
     /// Time between two looks.
     pub sample: Duration,
     /// Print nothing; the exit code and the reports say it.
     pub silent: bool,
+    /// Hide arguments, users and host names in everything that is written.
+    pub redact: bool,
     /// The reports to write.
     pub reports: Vec<ReportTarget>,
     /// Where device readings come from.
@@ -69,8 +77,10 @@ impl CheckOptions {
             quiet: Duration::from_secs(12),
             timeout: None,
             grace: Duration::from_secs(5),
+            cleanup: false,
             sample: Duration::from_millis(100),
             silent: false,
+            redact: false,
             reports: Vec::new(),
             source: Source::Nvml { library: None },
             open_timeout: Duration::from_secs(60),
@@ -99,8 +109,11 @@ pub(super) fn options(global: &Global, args: CheckArgs) -> CheckOptions {
         scope: args.scope.into(),
         settle: args.settle,
         timeout: args.timeout,
+        grace: args.grace,
+        cleanup: args.cleanup,
         sample: args.sample,
         silent: args.quiet,
+        redact: global.redact,
         reports: args.report,
         source: session.source,
         open_timeout: session.open_timeout,
@@ -158,16 +171,24 @@ fn checked(options: &CheckOptions) -> Result<Ending, Stop> {
         silent: options.silent,
     };
     let outcome = session.watch(&mut before, &run_options)?;
-    session.leave_at_next_signal();
+    if !options.cleanup || outcome.is_err() {
+        session.leave_at_next_signal();
+    }
     match outcome {
-        Ok(outcome) => Ok(report(outcome, options, targets)),
+        Ok(outcome) => Ok(report(outcome, options, targets, &mut session, &before)),
         Err(error) => Ok(not_started(&error, &before, &session, &run_options, options, targets)),
     }
 }
 
 /// Judges, prints and writes.
-fn report(outcome: Outcome, options: &CheckOptions, targets: Targets) -> Ending {
-    let observation = Observation {
+fn report(
+    mut outcome: Outcome,
+    options: &CheckOptions,
+    targets: Targets,
+    session: &mut Session,
+    before: &Before,
+) -> Ending {
+    let mut observation = Observation {
         schema: schema::OBSERVATION.into(),
         before: outcome.before.clone(),
         trace: outcome.trace.clone(),
@@ -175,9 +196,22 @@ fn report(outcome: Outcome, options: &CheckOptions, targets: Targets) -> Ending 
         launch: outcome.launch.clone(),
         limits: options.limits.clone(),
     };
-    let report = judge::judge(&observation);
+    let mut report = judge::judge(&observation);
+    if options.cleanup {
+        let cleanup = session.clean_up(&mut outcome, &before.selected, options.grace);
+        if cleanup.nothing_lives {
+            // Whoever was to be ended has been.
+            report.advice.retain(|step| step.command.is_none());
+        }
+        report.cleanup = Some(cleanup);
+        session.leave_at_next_signal();
+    }
+    if options.redact {
+        redact::run(&mut observation, &mut report);
+    }
     if !options.silent {
         say(|out| table::check(&report, &Style::stderr(), out));
+        say(|out| table::cleanup(&report, &Style::stderr(), out));
     }
     let ending = outcome.ending(report.exit_code);
     match (write(targets, &report, &observation), ending) {
@@ -207,8 +241,9 @@ fn not_started(
         settle_end: None,
         survivors: Vec::new(),
         oom_kills: None,
+        leftovers: Vec::new(),
     };
-    let observation = Observation {
+    let mut observation = Observation {
         schema: schema::OBSERVATION.into(),
         before: snapshot.clone(),
         trace: Trace::default(),
@@ -219,17 +254,18 @@ fn not_started(
     let mut report = judge::judge(&observation);
     report.exit_code = error.exit_code;
     report.command = Some(CommandReport {
-        argv: run.argv.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
+        argv: text::display_arguments(&run.argv),
         exit_code: Some(error.exit_code),
         signal: None,
         timed_out: false,
         seconds: None,
     });
-    report.findings.insert(
-        0,
-        Finding { kind: FindingKind::Died, device_uuid: None, bytes: None, text: format!("not started: {error}") },
-    );
-    say(|out| writeln!(out, "gpuresid: error: {error}"));
+    report.findings.insert(0, Finding::new(FindingKind::Died, None, None, format!("{NOT_STARTED}{error}")));
+    if options.redact {
+        redact::run(&mut observation, &mut report);
+    }
+    let said = report.findings.first().map_or_else(String::new, |f| f.text.replacen(NOT_STARTED, "", 1));
+    say(|out| writeln!(out, "gpuresid: error: {}", text::clean(&said)));
     write(targets, &report, &observation);
     Ending::Code(error.exit_code)
 }

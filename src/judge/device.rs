@@ -5,6 +5,7 @@ use super::{
     entries::Keeper,
     run::Run,
     scene::Scene,
+    sharing::shares_memory_of,
 };
 use crate::model::{Bytes, Device, DeviceReport, Gap, Lineage, Scope, Verdict};
 
@@ -54,6 +55,7 @@ pub(crate) fn judge(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> Judged
     let limit = limit(run, total, peak);
     let verdict = match (device.identity.mig_parent, limit, interval.high) {
         (true, _, _) => Verdict::Clean,
+        _ if run.interposed().is_some() => Verdict::Inconclusive,
         (_, Some(limit), _) if interval.low > limit => Verdict::Residue,
         (_, Some(limit), Some(high)) if high <= limit => Verdict::Clean,
         _ => Verdict::Inconclusive,
@@ -228,19 +230,6 @@ fn moved(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> (Bytes, Bytes) {
     (proven, possible)
 }
 
-/// Whether a process maps a shared-memory file that PyTorch or CUDA named after `pid`: `torch_PID_…` (decimal),
-/// `cuda.shm.UID.PID.…` (hexadecimal).
-pub(crate) fn shares_memory_of(process: &crate::model::Process, pid: u32) -> bool {
-    let decimal = pid.to_string();
-    let hex = format!("{pid:x}");
-    process.shared_mappings.iter().any(|path| {
-        let name = path.rsplit('/').next().unwrap_or(path);
-        let torch = name.strip_prefix("torch_").and_then(|n| n.split('_').next());
-        let cuda = name.strip_prefix("cuda.shm.").and_then(|n| n.split('.').nth(1));
-        torch == Some(&decimal) || cuda == Some(&hex)
-    })
-}
-
 /// What decided, or what keeps the interval open.
 fn because(
     run: &Run<'_>,
@@ -263,6 +252,9 @@ fn because(
             return said;
         }
         Verdict::Inconclusive => {}
+    }
+    if let Some(why) = run.interposed() {
+        said.push(format!("the readings may not be the driver's own: {why}"));
     }
     if device.look.memory.is_none() {
         said.push("its memory could not be read after the command".into());

@@ -9,6 +9,12 @@ use super::{
 };
 use crate::model::{Bytes, Device, Entry, EntryOrigin, Lineage, Observer, ProcId, Process, Scope, Snapshot, Uuid};
 
+/// A MIG parent whose instances are there: what it lists they list too.
+fn told_by_parts(snapshot: &Snapshot, device: &Device) -> bool {
+    let part = |d: &Device| d.identity.mig.as_ref().is_some_and(|m| m.parent == device.identity.uuid);
+    device.identity.mig_parent && snapshot.devices.iter().any(part)
+}
+
 /// One entry of one device, with its keeper.
 pub(crate) struct Attributed<'a> {
     pub(crate) device: &'a Device,
@@ -55,7 +61,7 @@ impl<'a> Scene<'a> {
 
     fn build(snapshot: &'a Snapshot, processes: &'a [Process], run: Option<&'a Run<'a>>) -> Self {
         let mut entries = Vec::new();
-        for device in &snapshot.devices {
+        for device in snapshot.devices.iter().filter(|d| !told_by_parts(snapshot, d)) {
             for entry in device.look.entries.iter().flatten() {
                 let origin = run.and_then(|r| r.origin(&device.identity.uuid, entry.pid, entry.gi, entry.ci));
                 let process = processes.iter().find(|p| p.id.pid == entry.pid);
@@ -78,6 +84,11 @@ impl<'a> Scene<'a> {
             }
         }
         Self { snapshot, processes, run, entries }
+    }
+
+    /// The process that a holder was made of.
+    pub(crate) fn living(&self, holder: &crate::model::Holder) -> Option<&'a Process> {
+        self.processes.iter().find(|p| p.id.pid == holder.pid && Some(p.id.start_ticks) == holder.start_ticks)
     }
 
     /// The entries of one device.

@@ -123,6 +123,15 @@ impl Session {
         }))
     }
 
+    /// Reads the devices alone: cheap enough to ask many times a second.
+    ///
+    /// # Errors
+    /// If the driver does not answer.
+    pub fn look(&self) -> anyhow::Result<Look> {
+        self.client.request_look(&self.selected);
+        self.wait_for_look()
+    }
+
     fn wait_for_look(&self) -> anyhow::Result<Look> {
         loop {
             match self.messages.recv() {

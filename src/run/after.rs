@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     model::{Gap, Process, Snapshot},
-    observe::{SnapshotParts, assemble, proc::Scan},
+    observe::{SnapshotParts, assemble, proc::Scan, shm::Listing},
 };
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,7 @@ impl Watch<'_> {
         if self.sampler.last().is_none() {
             gaps.push(Gap::new("NVML", "the devices could not be read after the command"));
         }
+        self.look_into_shared_memory()?;
         Ok(assemble(SnapshotParts {
             inventory: &self.before.inventory,
             selected: &self.before.selected,
@@ -48,6 +49,17 @@ impl Watch<'_> {
             boot_id: self.before.boot_id.clone(),
             gaps,
         }))
+    }
+
+    /// Files that the run left there. Without a new one, nobody is asked about them.
+    fn look_into_shared_memory(&mut self) -> Result<(), Stop> {
+        let Some(before) = self.shm_before.take().filter(Listing::has_more) else { return Ok(()) };
+        let mut uids = self.tree.uids().clone();
+        uids.insert(rustix::process::getuid().as_raw());
+        self.session.workers.ask(Job::Leftovers(before, uids));
+        self.pump(PATIENCE, |watch| watch.session.inbox.leftovers.is_some())?;
+        self.leftovers = self.session.inbox.leftovers.take().unwrap_or_default();
+        Ok(())
     }
 
     /// Who lives, and who has NVIDIA files open.
@@ -65,7 +77,8 @@ impl Watch<'_> {
         Ok(self.session.inbox.scanned_after.take())
     }
 
-    /// Reads the devices after the scan, and whoever they list that the scan does not have.
+    /// Reads the devices after the scan, and whoever they list that the scan does not have, or has without a GPU open:
+    /// one that has opened it since is not taken for somebody who got a ghost's number.
     fn look_again(&mut self, scan: &mut Scan) -> Result<(), Stop> {
         for _ in 0..2 {
             if self.sampler.is_lost() {
@@ -75,12 +88,14 @@ impl Watch<'_> {
             self.sampler.hurry();
             self.pump(PATIENCE, |watch| watch.sampler.last_asked().is_some_and(|at| at >= start))?;
             let mut missing = self.sampler.last().map(sampler::listed).unwrap_or_default();
-            missing.retain(|pid| !scan.processes.iter().any(|p| p.id.pid == *pid));
+            let has_it_open = |p: &Process| p.can_hold_memory() != Some(false);
+            missing.retain(|pid| !scan.processes.iter().any(|p| p.id.pid == *pid && has_it_open(p)));
             if missing.is_empty() {
                 return Ok(());
             }
             let found = self.examine(missing.clone())?;
             let all_there = found.len() == missing.len();
+            scan.processes.retain(|p| !found.iter().any(|f| f.id.pid == p.id.pid));
             scan.processes.extend(found);
             if all_there {
                 return Ok(());

@@ -18,6 +18,8 @@ pub(super) struct Reaper {
     myself: Myself,
     /// Children that are not of the run: those of the process that became us by exec (`bash -c 'a & exec gpuresid …'`).
     bystanders: BTreeSet<u32>,
+    /// There were such at the start, or we are the first process of a PID namespace.
+    company: bool,
 }
 
 impl Reaper {
@@ -27,8 +29,14 @@ impl Reaper {
     /// If the kernel refuses.
     pub(super) fn start(myself: Myself) -> rustix::io::Result<Self> {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-        let bystanders = myself.children().iter().map(|kin| kin.pid).collect();
-        Ok(Self { myself, bystanders })
+        let bystanders: BTreeSet<u32> = myself.children().iter().map(|kin| kin.pid).collect();
+        let company = !bystanders.is_empty() || myself.init;
+        Ok(Self { myself, bystanders, company })
+    }
+
+    /// Processes below us need not be of the run: others may have been left to us.
+    pub(super) fn has_company(&self) -> bool {
+        self.company
     }
 
     /// Takes the status of every child that has ended; the command keeps its own.

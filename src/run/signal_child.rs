@@ -1,11 +1,11 @@
-//! The command's process while we are its parent, and the only place of a run that sends a signal.
+//! The command's process while we are its parent.
 //!
 //! A PID belongs to our child until we have taken its status, because nobody else can: the number is not reused
-//! before. So a signal by number is safe here as long as the status has not been taken, and this type is the only one
-//! that takes it.
+//! before. So a signal by number is safe as long as the status has not been taken, and this type is the only one that
+//! takes it.
 
-use crate::model::End;
-use rustix::process::{Pid, Signal, kill_process};
+use crate::{act::signal, model::End};
+use rustix::process::Signal;
 use std::{io, os::unix::process::ExitStatusExt, process::Child};
 
 /// The command after it was started.
@@ -46,12 +46,8 @@ impl Running {
 
     /// Sends a signal to the command and to nobody else. Nothing happens once it has ended.
     pub(super) fn signal(&mut self, signal: Signal) {
-        if !matches!(self.poll(), Ok(None)) {
-            return;
-        }
-        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            // It may have changed its user (sudo): then it cannot be told, and the sender will see that it goes on.
-            let _ = kill_process(pid, signal);
+        if matches!(self.poll(), Ok(None)) {
+            signal::to_child(&mut self.child, signal);
         }
     }
 }

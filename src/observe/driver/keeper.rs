@@ -71,7 +71,7 @@ impl Kept {
 
     /// SIGKILL, which a call that hangs in the kernel may never notice. Safe against a reused PID: a reaped child gets
     /// nothing.
-    pub(super) fn kill(&self) {
+    pub(super) fn end_now(&self) {
         kill(&self.child);
     }
 }
@@ -94,8 +94,8 @@ pub(super) fn pump(
 
 /// SIGKILL, unless it was reaped.
 pub(super) fn kill(child: &Mutex<Child>) {
-    // An error means that it has ended: what was wanted.
-    let _ = child.lock().unwrap_or_else(PoisonError::into_inner).kill();
+    let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
+    crate::act::signal::to_child(&mut child, rustix::process::Signal::KILL);
 }
 
 /// The child's status if it ends in time. The lock is never held while waiting.

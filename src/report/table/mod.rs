@@ -2,11 +2,15 @@
 //! what to do, because the last lines are what stands above the prompt.
 
 mod check;
+mod doctor;
 mod grid;
 mod parts;
+mod reclaim;
 mod status;
 #[cfg(test)]
 mod tests;
 
 pub use check::check;
+pub use doctor::doctor;
+pub use reclaim::{cleanup, reclaim};
 pub use status::status;

@@ -1,0 +1,189 @@
+//! Who is never signalled, whatever a plan or a user says: PID 1, ourselves and those we live in, display servers, the
+//! main process of a service or a container, and everybody whom we see in another numbering than the kernel takes from
+//! us. A guard that is wrong costs a line that says how to do it properly; one that is missing costs somebody's work.
+
+use crate::{
+    model::{Observer, ProcId, Process},
+    observe::proc::ProcReader,
+};
+use std::fmt;
+
+/// Programs that people look at: ending one takes every window with it. Names suffice to refuse.
+const DISPLAY: [&str; 22] = [
+    "Xorg",
+    "X",
+    "Xwayland",
+    "Xvnc",
+    "gnome-shell",
+    "gnome-session",
+    "mutter",
+    "kwin_wayland",
+    "kwin_x11",
+    "plasmashell",
+    "ksmserver",
+    "weston",
+    "sway",
+    "Hyprland",
+    "wayfire",
+    "cinnamon",
+    "xfwm4",
+    "marco",
+    "gdm-x-session",
+    "sddm",
+    "lightdm",
+    "nvidia-persiste",
+];
+
+/// Parents whose child is a container's main process.
+const CONTAINER_PARENTS: [&str; 5] = ["containerd-shim", "conmon", "crun", "runc", "docker-init"];
+
+/// Why a process is never signalled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Never {
+    /// `/proc` is of another PID namespace than ours: its numbers are not the kernel's to us.
+    ForeignProc,
+    /// PID 1.
+    Init,
+    /// gpuresid itself, or its helper.
+    Ourselves,
+    /// A process that we run below.
+    OurAncestor,
+    /// A display server.
+    Display,
+    /// The main process of this unit.
+    UnitMain(String),
+    /// A container's main process.
+    ContainerMain,
+    /// It lives in another PID namespace, or that cannot be told.
+    OtherNamespace,
+}
+
+impl fmt::Display for Never {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ForeignProc => f.write_str(
+                "this /proc shows another PID namespace, whose numbers mean other processes here; end it from inside \
+                 that one",
+            ),
+            Self::Init => f.write_str("it is PID 1"),
+            Self::Ourselves => f.write_str("it is gpuresid itself"),
+            Self::OurAncestor => f.write_str("gpuresid runs below it: ending it would end this command"),
+            Self::Display => f.write_str("it is part of the display: ending it would close every window"),
+            Self::UnitMain(unit) => {
+                write!(f, "it is the main process of {unit}; if it is to end: systemctl stop {unit}")
+            }
+            Self::ContainerMain => {
+                f.write_str("it is a container's main process; if it is to end, stop the container (docker stop)")
+            }
+            Self::OtherNamespace => f.write_str(
+                "it lives in another PID namespace (a container); end it from inside, or stop the container",
+            ),
+        }
+    }
+}
+
+/// From where we act.
+#[derive(Debug, Clone)]
+pub struct Guard {
+    own: ProcId,
+    ancestors: Vec<ProcId>,
+    tool: Vec<ProcId>,
+    namespace: Option<u64>,
+    foreign: bool,
+}
+
+impl Guard {
+    /// Looks at ourselves. `tool`: our helpers.
+    ///
+    /// # Errors
+    /// If our own ancestors cannot be read: then nobody can be told from them.
+    pub fn new(reader: &ProcReader, tool: &[ProcId]) -> anyhow::Result<Self> {
+        let Observer { id, pid_namespace, foreign_procfs, .. } = reader.observer();
+        let ancestors = if foreign_procfs {
+            Vec::new()
+        } else {
+            let us = reader.identify(id.pid)?.ok_or_else(|| anyhow::anyhow!("cannot find gpuresid itself in /proc"))?;
+            us.ancestors.iter().map(|a| a.id).collect()
+        };
+        Ok(Self { own: id, ancestors, tool: tool.to_vec(), namespace: pid_namespace, foreign: foreign_procfs })
+    }
+
+    /// Nobody is signalled through a `/proc` that counts otherwise than the kernel does for us.
+    ///
+    /// # Errors
+    /// If it does.
+    pub fn may_signal_at_all(&self) -> Result<(), Never> {
+        if self.foreign { Err(Never::ForeignProc) } else { Ok(()) }
+    }
+
+    /// PID 1, ourselves, our helpers, our ancestors.
+    ///
+    /// # Errors
+    /// If it is one of these.
+    pub fn never_us(&self, id: ProcId) -> Result<(), Never> {
+        if id.pid == 1 {
+            Err(Never::Init)
+        } else if id == self.own || self.tool.contains(&id) {
+            Err(Never::Ourselves)
+        } else if self.ancestors.contains(&id) {
+            Err(Never::OurAncestor)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// All of the module's list.
+    ///
+    /// # Errors
+    /// The reason why this process is never signalled.
+    pub fn never(&self, reader: &ProcReader, process: &Process) -> Result<(), Never> {
+        self.may_signal_at_all()?;
+        self.never_us(process.id)?;
+        let parent = process.ancestors.first();
+        let first_of_its_namespace = process.nspid.len() > 1 && process.nspid.last() == Some(&1);
+        let of_a_shim = parent.is_some_and(|p| CONTAINER_PARENTS.iter().any(|name| p.comm.starts_with(name)));
+        if first_of_its_namespace || of_a_shim {
+            return Err(Never::ContainerMain);
+        }
+        if process.pid_namespace.is_none() || process.pid_namespace != self.namespace {
+            return Err(Never::OtherNamespace);
+        }
+        if is_display(process) {
+            return Err(Never::Display);
+        }
+        match main_of_unit(reader, process) {
+            Some(unit) => Err(Never::UnitMain(unit)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn is_display(process: &Process) -> bool {
+    let program = process.argv.first().map(|a| a.rsplit('/').next().unwrap_or(a));
+    DISPLAY.contains(&process.comm.as_str()) || program.is_some_and(|name| DISPLAY.contains(&name))
+}
+
+/// The service whose main process this is: a service manager's own child in a service's control group. A leftover of a
+/// service's worker has the same parent by now, but an older child of the manager stands beside it.
+fn main_of_unit(reader: &ProcReader, process: &Process) -> Option<String> {
+    let path = process.cgroup.as_deref()?;
+    let unit = path.rsplit('/').next().filter(|leaf| leaf.ends_with(".service"))?;
+    let manager = process.ancestors.first().filter(|p| p.id.pid == 1 || p.comm == "systemd")?.id;
+    let older = |pid: u32| {
+        let other = reader.identify(pid).ok().flatten();
+        other.is_some_and(|o| {
+            o.ancestors.first().is_some_and(|p| p.id == manager) && o.id.start_ticks < process.id.start_ticks
+        })
+    };
+    // Who else is in it cannot be read: then this one counts as its main process.
+    let has_older = members(path).is_some_and(|pids| pids.into_iter().filter(|pid| *pid != process.id.pid).any(older));
+    (!has_older).then(|| unit.to_owned())
+}
+
+/// The processes of a control group, in the places where its hierarchy is mounted.
+fn members(path: &str) -> Option<Vec<u32>> {
+    ["", "/unified", "/systemd"].iter().find_map(|hierarchy| {
+        let list = std::fs::read_to_string(format!("/sys/fs/cgroup{hierarchy}{path}/cgroup.procs")).ok()?;
+        Some(list.lines().filter_map(|line| line.trim().parse().ok()).collect())
+    })
+}

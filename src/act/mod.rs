@@ -1,0 +1,16 @@
+//! Acting on processes: ending what holds GPU memory, and proving that the memory came back.
+//!
+//! [`signal`] is the one place that sends a signal, [`guard`] knows who never gets one. `reclaim` goes through
+//! [`targets`] (whom the user means, from a report that nobody has to believe, by number, by proof or by job), [`plan`]
+//! (who, in which order, with which signal, for how much; nothing happens yet), [`carry_out`] and [`verify`]. [`lock`]
+//! keeps two of them apart.
+
+pub mod carry_out;
+pub mod guard;
+pub mod lock;
+mod place;
+pub mod plan;
+pub mod report_file;
+pub mod signal;
+pub mod targets;
+pub mod verify;

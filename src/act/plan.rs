@@ -1,0 +1,319 @@
+//! The plan: who is ended, in which order, with which signals, what it should give back and whom it disturbs. Making it
+//! changes nothing, and what it says is checked again at the moment of each signal.
+
+use super::{
+    signal::{Grounds, Target},
+    targets::{Claim, Targets, World, command, leave},
+};
+use crate::{
+    error::hinted,
+    model::{Bytes, Gap, LeftAlone, ProcId, Process, ProcessState, ReclaimDevice, ReclaimStep, Role, Snapshot, Uuid},
+};
+use std::{collections::BTreeSet, time::Duration};
+
+/// What the user allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allowed {
+    /// Processes of other users.
+    pub all_users: bool,
+    /// SIGKILL, for who does not end of SIGTERM.
+    pub force: bool,
+    /// From SIGTERM to SIGKILL, or to giving up.
+    pub grace: Duration,
+}
+
+/// One process to end.
+#[derive(Debug, Clone)]
+pub struct Step {
+    /// What is shown of it.
+    pub shown: ReclaimStep,
+    /// Whom the signals are for.
+    pub target: Target,
+    /// It is ended before the others: they are below it.
+    pub first: bool,
+    /// Its ancestors, to know whose worker it is.
+    pub ancestors: Vec<ProcId>,
+    /// Its command line, to know it when it is started again.
+    pub argv: Vec<String>,
+}
+
+/// The plan.
+#[derive(Debug, Clone, Default)]
+pub struct Plan {
+    /// In order.
+    pub steps: Vec<Step>,
+    /// Who is not touched.
+    pub left_alone: Vec<LeftAlone>,
+    /// What should come back where.
+    pub devices: Vec<ReclaimDevice>,
+}
+
+/// Why a look is too poor to act on; empty: it is good enough.
+pub fn blindness(snapshot: &Snapshot) -> Vec<Gap> {
+    let mut gaps = Vec::new();
+    for device in snapshot.devices.iter().filter(|d| !d.identity.mig_parent) {
+        let label = device.identity.label();
+        if device.look.memory.is_none() {
+            gaps.push(Gap::new(label, "its memory could not be read, so nobody could tell whether any came back"));
+        } else if device.look.entries.is_none() {
+            gaps.push(Gap::new(label, "its processes could not be listed, so nobody can tell who holds what"));
+        }
+    }
+    if snapshot.processes.is_none() {
+        gaps.push(Gap::new("/proc", "the processes could not be read"));
+    }
+    gaps
+}
+
+/// Makes the plan.
+///
+/// # Errors
+/// If a named process cannot or must not be ended: then nobody is.
+pub fn plan(targets: &Targets, world: &World<'_>, allowed: Allowed) -> anyhow::Result<Plan> {
+    world
+        .guard
+        .may_signal_at_all()
+        .map_err(|never| hinted(format!("nobody can be ended from here: {never}"), FROM_INSIDE))?;
+    let found = targets.find(world)?;
+    let mut plan = Plan { left_alone: found.left_alone, ..Plan::default() };
+    let (holders, rest): (Vec<Claim>, Vec<Claim>) =
+        found.claims.into_iter().partition(|c| c.process.can_hold_memory() != Some(false));
+    let mut admitted = Vec::new();
+    for claim in holders {
+        match admit(world, &claim.process, allowed) {
+            Ok(()) => admitted.push(claim),
+            Err(no) if targets.by_number() => return Err(no.error(&claim.process)),
+            // Whoever named us or PID 1 as a leftover has made that up.
+            Err(no) if no.absurd && matches!(targets, Targets::Report(_)) => {
+                return Err(hinted(
+                    format!(
+                        "the report names PID {} as a leftover, but {}: it is forged or damaged",
+                        claim.process.id, no.why
+                    ),
+                    "look for yourself who holds memory: gpuresid",
+                ));
+            }
+            Err(no) => plan.left_alone.push(leave(&claim.process, no.why)),
+        }
+    }
+    let supervisors = supervisors(targets, world, &admitted, allowed, &mut plan)?;
+    for claim in rest {
+        if supervisors.iter().any(|(s, _)| s.id == claim.process.id) {
+            continue;
+        }
+        world.guard.never_us(claim.process.id).map_err(|never| {
+            hinted(format!("PID {} must not be ended: {never}", claim.process.id), "nothing was ended")
+        })?;
+        let why = "it has no NVIDIA file open, so it holds no GPU memory";
+        if targets.by_number() {
+            return Err(hinted(
+                format!("PID {} ({}) will not be ended: {why}", claim.process.id, command(&claim.process)),
+                "see who holds memory: gpuresid. A number that the driver still lists may have gone to an innocent \
+                 process; a launcher is ended together with a worker of it that you name too",
+            ));
+        }
+        plan.left_alone.push(leave(&claim.process, why));
+    }
+    for (process, why) in supervisors {
+        plan.steps.push(step(world, process, Role::Supervisor, why, allowed, true));
+    }
+    let ids: BTreeSet<ProcId> = admitted.iter().map(|c| c.process.id).collect();
+    let above: BTreeSet<ProcId> =
+        admitted.iter().flat_map(|c| c.process.ancestors.iter().map(|a| a.id)).filter(|id| ids.contains(id)).collect();
+    let mut steps: Vec<Step> = admitted
+        .into_iter()
+        .map(|c| {
+            let first = above.contains(&c.process.id);
+            step(world, c.process, Role::Holder, c.why, allowed, first)
+        })
+        .collect();
+    // Whoever has others below it first, of these the one nearer to PID 1; then most memory first.
+    steps.sort_by_key(|s| {
+        let held: Bytes = s.shown.gives_back.iter().filter_map(|h| h.held_bytes).sum();
+        (!s.first, if s.first { s.ancestors.len() } else { 0 }, std::cmp::Reverse(held), s.shown.pid)
+    });
+    plan.steps.extend(steps);
+    plan.devices = devices(world, &plan.steps);
+    Ok(plan)
+}
+
+const FROM_INSIDE: &str = "run gpuresid reclaim where the processes run, with that place's own /proc";
+
+/// Why a process is not ended, and what would help.
+struct No {
+    why: String,
+    hint: String,
+    /// Nobody who is honest would name it.
+    absurd: bool,
+}
+
+impl No {
+    fn new(why: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { why: why.into(), hint: hint.into(), absurd: false }
+    }
+
+    fn error(self, process: &Process) -> anyhow::Error {
+        hinted(format!("PID {} ({}) will not be ended: {}", process.id, command(process), self.why), self.hint)
+    }
+}
+
+fn admit(world: &World<'_>, process: &Process, allowed: Allowed) -> Result<(), No> {
+    if let Err(never) = world.guard.never_us(process.id) {
+        return Err(No {
+            absurd: true,
+            ..No::new(never.to_string(), "nothing was ended; see who holds memory: gpuresid")
+        });
+    }
+    let user = process.user.clone().or_else(|| process.uid.map(|u| u.to_string())).unwrap_or_else(|| "somebody".into());
+    let pid = process.id.pid;
+    let ours = rustix::process::geteuid();
+    if process.uid != Some(ours.as_raw()) {
+        if !ours.is_root() {
+            return Err(No::new(
+                format!("it belongs to {user}, and this user may not signal it"),
+                format!("if it is yours to end: sudo gpuresid reclaim --all-users --pid {pid} --yes"),
+            ));
+        }
+        if !allowed.all_users {
+            return Err(No::new(
+                format!("it belongs to {user}"),
+                format!("ask first; then: gpuresid reclaim --all-users --pid {pid} --yes"),
+            ));
+        }
+    }
+    if let Err(never) = world.guard.never(world.reader, process) {
+        return Err(No::new(never.to_string(), "nothing was ended"));
+    }
+    if process.can_hold_memory().is_none() {
+        return Err(No::new(
+            "its open files may not be read by this user, so nobody knows whether it holds GPU memory",
+            format!("look with more rights: sudo gpuresid reclaim --all-users --pid {pid}"),
+        ));
+    }
+    if process.dying {
+        return Err(No::new("it is on its way out, nothing needs to be ended", "look again in a moment: gpuresid"));
+    }
+    Ok(())
+}
+
+/// Ancestors that would start a holder again, the uppermost first.
+fn supervisors(
+    targets: &Targets,
+    world: &World<'_>,
+    holders: &[Claim],
+    allowed: Allowed,
+    plan: &mut Plan,
+) -> anyhow::Result<Vec<(Process, Vec<String>)>> {
+    let mut found: Vec<(Process, Vec<String>)> = Vec::new();
+    for holder in holders {
+        for ancestor in &holder.process.ancestors {
+            // Whoever is above one that must not be touched is out of reach, and launched more than this.
+            let Some(process) = world.identify(ancestor.id) else { break };
+            if world.guard.never_us(process.id).is_err() {
+                break;
+            }
+            if found.iter().any(|(s, _)| s.id == process.id) || holders.iter().any(|h| h.process.id == process.id) {
+                continue;
+            }
+            let Some(why) = targets.supervises(&process, &holder.process) else { continue };
+            if process.uid != holder.process.uid {
+                plan.left_alone.push(leave(&process, "it belongs to another user than what runs below it"));
+                break;
+            }
+            let whole = world.examine(process.id.pid)?.filter(|p| p.id == process.id);
+            let Some(whole) = whole else { break };
+            match world.guard.never(world.reader, &whole) {
+                Ok(()) if allowed.all_users || whole.uid == Some(rustix::process::geteuid().as_raw()) => {
+                    found.push((whole, vec![why]));
+                }
+                Ok(()) => break,
+                Err(never) => {
+                    plan.left_alone.push(leave(&whole, never.to_string()));
+                    break;
+                }
+            }
+        }
+    }
+    found.sort_by_key(|(p, _)| (p.ancestors.len(), p.id));
+    Ok(found)
+}
+
+fn step(world: &World<'_>, process: Process, role: Role, why: Vec<String>, allowed: Allowed, first: bool) -> Step {
+    let holder = world.holder(process.id).filter(|_| role == Role::Holder);
+    let uid = process.uid.unwrap_or(u32::MAX);
+    let mut signals = vec!["TERM".to_owned()];
+    if process.state == ProcessState::Stopped {
+        signals.push("CONT".into());
+    }
+    if allowed.force {
+        signals.push("KILL".into());
+    }
+    let shown = ReclaimStep {
+        pid: process.id.pid,
+        start_ticks: process.id.start_ticks,
+        user: process.user.clone().or_else(|| process.uid.map(|u| u.to_string())),
+        uid,
+        command: command(&process),
+        role,
+        cause: holder.map(|h| h.cause),
+        why,
+        signals,
+        gives_back: holder.map(|h| h.devices.clone()).unwrap_or_default(),
+        disturbs: disturbs(world, &process, role),
+        sent: Vec::new(),
+        outcome: None,
+        outcome_why: None,
+    };
+    Step {
+        target: Target {
+            id: process.id,
+            uid,
+            grounds: if role == Role::Supervisor { Grounds::Supervisor } else { Grounds::Holder },
+        },
+        shown,
+        first,
+        ancestors: process.ancestors.iter().map(|a| a.id).collect(),
+        argv: process.argv,
+    }
+}
+
+/// Whoever works with it: itself, and what it has started.
+fn disturbs(world: &World<'_>, process: &Process, role: Role) -> String {
+    let below: Vec<String> = world
+        .reader
+        .descendants(process.id.pid)
+        .iter()
+        .map(|p| format!("{} ({})", p.id, crate::text::clean(&p.comm)))
+        .collect();
+    let itself = match role {
+        Role::Supervisor => "everything that it supervises",
+        Role::Holder => "whoever still uses it",
+    };
+    match below.len() {
+        0 => itself.into(),
+        1..=6 => format!("{itself}; below it run {}", below.join(", ")),
+        n => format!("{itself}; {n} processes run below it"),
+    }
+}
+
+fn devices(world: &World<'_>, steps: &[Step]) -> Vec<ReclaimDevice> {
+    let expected = |uuid: &Uuid| -> Option<Bytes> {
+        let held: Vec<_> = steps.iter().flat_map(|s| &s.shown.gives_back).filter(|h| h.uuid == *uuid).collect();
+        let unknown = steps.iter().any(|s| s.shown.role == Role::Holder && s.shown.gives_back.is_empty());
+        // A device that a process merely has open is not said to come back.
+        let known: Bytes = held.iter().filter_map(|h| h.held_bytes).sum();
+        if unknown && known == Bytes::ZERO { None } else { Some(known) }
+    };
+    let whole = world.snapshot.devices.iter().filter(|d| !d.identity.mig_parent);
+    whole
+        .map(|device| ReclaimDevice {
+            index: device.identity.index,
+            uuid: device.identity.uuid.clone(),
+            expected_bytes: expected(&device.identity.uuid),
+            used_before_bytes: device.look.used(),
+            used_after_bytes: None,
+            came_back_bytes: None,
+            remaining_bytes: None,
+        })
+        .collect()
+}

@@ -1,0 +1,225 @@
+//! The one place of the program that sends a signal. A test reads the sources and finds no other.
+//!
+//! Nobody is signalled by his number alone. A process is held by a pidfd first, which stays with the process and never
+//! passes to another that gets its number; then it is looked at anew, and only if it is still the one that was meant,
+//! and still does what it is to be ended for, the signal goes through the pidfd. What it is to be ended for are its
+//! [`Grounds`]; there is no signal without any.
+//!
+//! Our own child is the one exception: until we take its status its number belongs to it, so no look is needed.
+
+use super::guard::{Guard, Never};
+use crate::{
+    model::{ProcId, Process, ProcessState},
+    observe::proc::ProcReader,
+    text,
+};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal},
+};
+use std::{
+    fmt,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    process::Child,
+};
+
+/// What a process may be signalled for. It must be true at the moment of each signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Grounds {
+    /// It has an NVIDIA file open, in any thread, that can hold GPU memory.
+    Holder,
+    /// A process below it has such a file open, and belongs to the same user. Only for a supervisor that a plan names.
+    Supervisor,
+    /// It descends from this process: from us, in `check --cleanup`. With or without an NVIDIA file, because nothing of
+    /// a run is to outlive it, and descent from the subreaper is a proof that no number can forge.
+    DescendantOf(ProcId),
+}
+
+/// Whom a signal is meant for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Target {
+    /// Who.
+    pub id: ProcId,
+    /// Its real user; a process that changed it is not the one that was meant. Not compared for a descendant of ours.
+    pub uid: u32,
+    /// Why.
+    pub grounds: Grounds,
+}
+
+/// Why no signal was sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// It has ended.
+    Gone,
+    /// Its number belongs to somebody else by now.
+    Reused(String),
+    /// Its user is not the one that was meant.
+    OtherUser(Option<u32>),
+    /// It has no NVIDIA file open now, so it holds no GPU memory.
+    NoNvidiaFile,
+    /// Nobody below it has an NVIDIA file open now.
+    SupervisesNobody,
+    /// It does not descend from us.
+    NoDescendant,
+    /// It is one of those that are never signalled.
+    Never(Never),
+    /// It could not be looked at.
+    NotSeen(String),
+    /// The system does not let us.
+    NotAllowed,
+    /// The system refuses for another reason.
+    Failed(String),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gone => f.write_str("it has ended"),
+            Self::Reused(command) => write!(f, "its number belongs to another process by now (`{command}`)"),
+            Self::OtherUser(Some(uid)) => write!(f, "it belongs to user {uid} now"),
+            Self::OtherUser(None) => f.write_str("its user cannot be read"),
+            Self::NoNvidiaFile => f.write_str("it has no NVIDIA file open, so it holds no GPU memory"),
+            Self::SupervisesNobody => f.write_str("nothing that it started has an NVIDIA file open now"),
+            Self::NoDescendant => f.write_str("it does not descend from the command"),
+            Self::Never(never) => never.fmt(f),
+            Self::NotSeen(why) => write!(f, "it could not be looked at: {why}"),
+            Self::NotAllowed => f.write_str("this user may not signal it"),
+            Self::Failed(why) => write!(f, "the signal could not be sent: {why}"),
+        }
+    }
+}
+
+/// A target that is held: whatever happens to its number, signals reach this process or nobody.
+#[derive(Debug)]
+pub struct Aim {
+    /// Whom it is at.
+    pub target: Target,
+    pidfd: OwnedFd,
+}
+
+impl Aim {
+    /// Takes hold of the target.
+    ///
+    /// # Errors
+    /// If there is no such process, or the kernel has no pidfds (before 5.3).
+    pub fn take(target: Target) -> Result<Self, Refusal> {
+        let pid = raw(target.id.pid).ok_or(Refusal::Gone)?;
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pidfd) => Ok(Self { target, pidfd }),
+            Err(Errno::SRCH | Errno::NOENT) => Err(Refusal::Gone),
+            // The number is that of a thread by now.
+            Err(Errno::INVAL) => Err(Refusal::Gone),
+            Err(error) => Err(Refusal::Failed(format!("it cannot be held by a pidfd: {error}"))),
+        }
+    }
+
+    /// Whether the process, all its threads, has ended. A zombie has.
+    pub fn has_ended(&self) -> bool {
+        let mut polled = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        matches!(poll(&mut polled, Some(&now)), Ok(n) if n > 0)
+    }
+
+    /// Looks at the process anew and, if it is still the one that is meant and its grounds still stand, signals it.
+    /// What it was at that moment.
+    ///
+    /// # Errors
+    /// If a signal would be wrong, or cannot be sent.
+    pub fn send(&self, reader: &ProcReader, guard: &Guard, signal: Signal) -> Result<Process, Refusal> {
+        let process = stands(reader, guard, &self.target)?;
+        match deliver(To::Held(self.pidfd.as_fd()), signal) {
+            Ok(()) => Ok(process),
+            Err(Errno::SRCH) => Err(Refusal::Gone),
+            Err(Errno::PERM | Errno::ACCESS) => Err(Refusal::NotAllowed),
+            Err(error) => Err(Refusal::Failed(error.to_string())),
+        }
+    }
+}
+
+/// Whether the target may be signalled now.
+///
+/// # Errors
+/// The reason why not.
+pub fn stands(reader: &ProcReader, guard: &Guard, target: &Target) -> Result<Process, Refusal> {
+    guard.may_signal_at_all().map_err(Refusal::Never)?;
+    let process = match reader.examine(target.id.pid) {
+        Ok(Some(process)) => process,
+        Ok(None) => return Err(Refusal::Gone),
+        Err(error) => return Err(Refusal::NotSeen(format!("{error:#}"))),
+    };
+    if process.id != target.id {
+        return Err(Refusal::Reused(text::display_command(&process.argv, &process.comm)));
+    }
+    if process.state == ProcessState::Zombie && !process.leader_gone || process.state == ProcessState::Dead {
+        return Err(Refusal::Gone);
+    }
+    guard.never_us(process.id).map_err(Refusal::Never)?;
+    if let Grounds::DescendantOf(root) = target.grounds {
+        let below = process.ancestors.iter().any(|a| a.id == root);
+        return if below { Ok(process) } else { Err(Refusal::NoDescendant) };
+    }
+    guard.never(reader, &process).map_err(Refusal::Never)?;
+    if process.uid != Some(target.uid) {
+        return Err(Refusal::OtherUser(process.uid));
+    }
+    match target.grounds {
+        Grounds::Supervisor => {
+            if has_holder_below(reader, &process) {
+                Ok(process)
+            } else {
+                Err(Refusal::SupervisesNobody)
+            }
+        }
+        _ => match process.can_hold_memory() {
+            Some(true) => Ok(process),
+            Some(false) => Err(Refusal::NoNvidiaFile),
+            None => Err(Refusal::NotSeen("its open files may not be read by this user".into())),
+        },
+    }
+}
+
+/// Whether a process below this one, of the same user, has an NVIDIA file open.
+fn has_holder_below(reader: &ProcReader, supervisor: &Process) -> bool {
+    let below = reader.descendants(supervisor.id.pid);
+    below.iter().filter(|p| p.uid == supervisor.uid).any(|p| {
+        let whole = reader.examine(p.id.pid).ok().flatten();
+        whole.is_some_and(|whole| whole.id == p.id && whole.can_hold_memory() == Some(true))
+    })
+}
+
+/// Signals our own child; nothing happens once its status has been taken, or can be.
+pub fn to_child(child: &mut Child, signal: Signal) {
+    if !matches!(child.try_wait(), Ok(None)) {
+        return;
+    }
+    if let Some(pid) = raw(child.id()) {
+        // It may have changed its user (sudo): then it cannot be told, and the sender will see that it goes on.
+        let _ = deliver(To::UnreapedChild(pid), signal);
+    }
+}
+
+/// Who gets a signal, in the two forms in which it cannot reach a stranger.
+enum To<'a> {
+    Held(BorrowedFd<'a>),
+    /// Its number is not given to anybody else before we take its status.
+    UnreapedChild(Pid),
+}
+
+/// The only lines that send a signal.
+fn deliver(to: To<'_>, signal: Signal) -> Result<(), Errno> {
+    match to {
+        To::Held(pidfd) => pidfd_send_signal(pidfd, signal),
+        To::UnreapedChild(pid) => kill_process(pid, signal),
+    }
+}
+
+fn raw(pid: u32) -> Option<Pid> {
+    i32::try_from(pid).ok().and_then(Pid::from_raw)
+}
+
+/// The signal's name without `SIG`, as `kill` takes it.
+pub fn name(signal: Signal) -> String {
+    signal_hook::low_level::signal_name(signal.as_raw())
+        .map_or_else(|| signal.as_raw().to_string(), |name| name.trim_start_matches("SIG").to_owned())
+}

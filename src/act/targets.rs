@@ -1,0 +1,283 @@
+//! Whom the user means, in the four ways of saying it, and by which proof each of them may be meant. Nothing is decided
+//! by a name here, and nothing is done.
+
+use super::{guard::Guard, place, report_file::ReportFile};
+use crate::{
+    model::{BootId, Cause, Holder, LeftAlone, ProcId, Process, Snapshot, StatusReport},
+    observe::{marker, proc::ProcReader},
+    text,
+};
+use std::time::{Duration, SystemTime};
+
+/// What there is to choose from, and the means to look closer.
+pub struct World<'a> {
+    /// The look.
+    pub snapshot: &'a Snapshot,
+    /// What is said of it.
+    pub status: &'a StatusReport,
+    /// To look at single processes.
+    pub reader: &'a ProcReader,
+    /// Who is never touched.
+    pub guard: &'a Guard,
+}
+
+impl World<'_> {
+    /// Everything about the process with this number, and whether the run of its marker lives.
+    pub(super) fn examine(&self, pid: u32) -> anyhow::Result<Option<Process>> {
+        let found = self.reader.examine(pid)?;
+        Ok(found.map(|process| self.with_watcher(process)))
+    }
+
+    /// As [`Self::examine`], without files: for ancestors.
+    pub(super) fn identify(&self, id: ProcId) -> Option<Process> {
+        let process = self.reader.identify(id.pid).ok().flatten().filter(|p| p.id == id)?;
+        Some(self.with_watcher(process))
+    }
+
+    fn with_watcher(&self, mut process: Process) -> Process {
+        let namespace = self.snapshot.observer.pid_namespace;
+        marker::look_for_watchers(self.reader, self.boot_id(), namespace, std::slice::from_mut(&mut process));
+        process
+    }
+
+    fn boot_id(&self) -> &BootId {
+        &self.snapshot.boot_id
+    }
+
+    /// The holder that the look named, if it is this process.
+    pub(super) fn holder(&self, id: ProcId) -> Option<&Holder> {
+        self.status.holders.iter().find(|h| h.pid == id.pid && h.start_ticks == Some(id.start_ticks))
+    }
+}
+
+/// Who is meant.
+#[derive(Debug, Clone)]
+pub enum Targets {
+    /// Own leftovers of a check.
+    Report(Box<ReportFile>),
+    /// These.
+    Pids(Vec<u32>),
+    /// Everybody whose run is proven to have ended.
+    Orphans {
+        /// Only those that started at least so long ago.
+        older_than: Option<Duration>,
+    },
+    /// Everybody of a Slurm job.
+    Job(u32),
+}
+
+/// A process that may be ended, for this reason.
+pub(super) struct Claim {
+    pub(super) process: Process,
+    pub(super) why: Vec<String>,
+}
+
+/// What was found.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) claims: Vec<Claim>,
+    pub(super) left_alone: Vec<LeftAlone>,
+}
+
+impl Found {
+    fn leave(&mut self, process: &Process, why: impl Into<String>) {
+        self.left_alone.push(leave(process, why));
+    }
+}
+
+pub(super) fn leave(process: &Process, why: impl Into<String>) -> LeftAlone {
+    LeftAlone { pid: process.id.pid, command: Some(command(process)), why: why.into() }
+}
+
+pub(super) fn command(process: &Process) -> String {
+    text::display_command(&process.argv, &process.comm)
+}
+
+impl Targets {
+    /// Named one by one: then what cannot be done is an error, not something to pass over.
+    pub(super) fn by_number(&self) -> bool {
+        matches!(self, Self::Pids(_))
+    }
+
+    pub(super) fn find(&self, world: &World<'_>) -> anyhow::Result<Found> {
+        match self {
+            Self::Pids(pids) => named(world, pids),
+            Self::Report(report) => Ok(of_report(world, report)),
+            Self::Orphans { older_than } => orphans(world, *older_than),
+            Self::Job(job) => of_job(world, *job),
+        }
+    }
+
+    /// Why this ancestor of a claim would start it again; `None`: nothing says so.
+    pub(super) fn supervises(&self, ancestor: &Process, holder: &Process) -> Option<String> {
+        match self {
+            Self::Pids(pids) if pids.contains(&ancestor.id.pid) => Some("you named it".into()),
+            Self::Pids(_) => is_agent(ancestor)
+                .then(|| "its command line is that of a launcher that starts its workers again".into()),
+            Self::Report(report) => report
+                .own()
+                .contains(&ancestor.id)
+                .then(|| format!("it is of the same run, and PID {} runs below it", holder.id.pid)),
+            Self::Orphans { .. } => {
+                (ancestor.marker_alive == Some(false) && ancestor.marker == holder.marker).then(|| {
+                    format!("it carries the marker of the same ended run, and PID {} runs below it", holder.id.pid)
+                })
+            }
+            Self::Job(job) => (place::slurm_job(ancestor) == Some(*job) && ancestor.comm != "slurmstepd")
+                .then(|| format!("it is of the same job, and PID {} runs below it", holder.id.pid)),
+        }
+    }
+}
+
+fn named(world: &World<'_>, pids: &[u32]) -> anyhow::Result<Found> {
+    let mut found = Found::default();
+    let mut pids = pids.to_vec();
+    pids.sort_unstable();
+    pids.dedup();
+    for pid in pids {
+        match world.examine(pid)? {
+            Some(process) if !is_zombie(&process) => {
+                found.claims.push(Claim { process, why: vec!["you named it".into()] });
+            }
+            _ => found.left_alone.push(LeftAlone { pid, command: None, why: "it has ended already".into() }),
+        }
+    }
+    Ok(found)
+}
+
+fn is_zombie(process: &Process) -> bool {
+    process.state == crate::model::ProcessState::Zombie && !process.leader_gone
+}
+
+/// Whoever the report names and is still that process is held against what can be seen of it now.
+fn of_report(world: &World<'_>, report: &ReportFile) -> Found {
+    let mut found = Found::default();
+    let own = report.own();
+    for id in &own {
+        let process = match world.examine(id.pid) {
+            Ok(Some(process)) if !is_zombie(&process) || process.id != *id => process,
+            Ok(_) => {
+                found.left_alone.push(LeftAlone { pid: id.pid, command: None, why: "it has ended already".into() });
+                continue;
+            }
+            Err(error) => {
+                found.left_alone.push(LeftAlone { pid: id.pid, command: None, why: format!("{error:#}") });
+                continue;
+            }
+        };
+        if process.id != *id {
+            found.leave(&process, "the one of the report has ended; its number belongs to another process by now");
+            continue;
+        }
+        if world.guard.never_us(*id).is_err() {
+            // The plan refuses all of a report that names one of these.
+            found.claims.push(Claim { process, why: Vec::new() });
+            continue;
+        }
+        match fits(report, &own, &process) {
+            Ok(why) => found.claims.push(Claim { process, why: vec![why] }),
+            Err(why) => found.leave(&process, format!("{why}; if it is to end: gpuresid reclaim --pid {}", id.pid)),
+        }
+    }
+    found
+}
+
+/// Why this process, which the report names, is of its run.
+fn fits(report: &ReportFile, own: &[ProcId], process: &Process) -> Result<String, String> {
+    if let Some(marker) = &process.marker {
+        return if marker.split(':').any(|run| run == report.run_id) {
+            Ok("the report names it, and its environment carries that run's marker".into())
+        } else {
+            Err("the report names it, but its environment carries another run's marker".into())
+        };
+    }
+    let parent = process.ancestors.first();
+    if let Some(parent) = parent
+        && !own.contains(&parent.id)
+        && parent.id.pid != 1
+        && !matches!(parent.comm.as_str(), "systemd" | "gpuresid")
+    {
+        let (comm, pid) = (text::clean(&parent.comm), parent.id.pid);
+        return Err(format!("the report names it, but its parent is {comm} ({pid}), which is not of that run"));
+    }
+    let started = process.age_seconds.and_then(|age| {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
+        Some(now.saturating_sub(Duration::from_secs(age)).as_secs_f64())
+    });
+    match report.started_between().zip(started) {
+        Some(((from, to), at)) if at < from || at > to + 1.0 => {
+            Err("the report names it, but it was not started while that run lasted".into())
+        }
+        _ => {
+            Ok("the report names it, it was started during that run, and what started it has gone or is of the run"
+                .into())
+        }
+    }
+}
+
+fn orphans(world: &World<'_>, older_than: Option<Duration>) -> anyhow::Result<Found> {
+    let mut found = Found::default();
+    for holder in &world.status.holders {
+        let Some(start_ticks) = holder.start_ticks else { continue };
+        let Some(process) = world.examine(holder.pid)?.filter(|p| p.id.start_ticks == start_ticks) else { continue };
+        let why = match run_ended(holder, &process) {
+            Ok(why) => why,
+            Err(Some(why)) => {
+                found.leave(&process, why);
+                continue;
+            }
+            Err(None) => continue,
+        };
+        if let Some(least) = older_than
+            && process.age_seconds.is_none_or(|age| Duration::from_secs(age) < least)
+        {
+            let shown = humantime::format_duration(least);
+            found.leave(&process, format!("its run has ended, but it was started less than {shown} ago"));
+            continue;
+        }
+        found.claims.push(Claim { process, why });
+    }
+    Ok(found)
+}
+
+/// The proof that the run of this holder has ended; else why it is left alone, if that is worth a word.
+fn run_ended(holder: &Holder, process: &Process) -> Result<Vec<String>, Option<String>> {
+    let name_it = format!("if you know that it has: gpuresid reclaim --pid {}", holder.pid);
+    match holder.cause {
+        Cause::Orphan => Ok(holder.why.first().cloned().into_iter().collect()),
+        // These say why it does not end by itself; whose it is stands in its environment.
+        Cause::Stopped | Cause::HalfDead | Cause::ForkedCopy | Cause::ExportedHandle => {
+            if process.marker_alive == Some(false) {
+                Ok(vec!["it carries the marker of a checked run that has ended".into()])
+            } else {
+                Err(Some(format!("that its run has ended is not proven; {name_it}")))
+            }
+        }
+        Cause::Detached => Err(Some(
+            "detached: what started it is gone or is PID 1, as with nohup, services and containers; that is no proof that \
+             its run has ended"
+                .into(),
+        )),
+        Cause::Draining => Err(Some("it is on its way out, nothing needs to be ended".into())),
+        _ => Err(None),
+    }
+}
+
+fn of_job(world: &World<'_>, job: u32) -> anyhow::Result<Found> {
+    let mut found = Found::default();
+    for process in world.snapshot.scanned().iter().filter(|p| place::slurm_job(p) == Some(job)) {
+        if let Some(process) = world.examine(process.id.pid)?.filter(|p| p.id == process.id) {
+            found.claims.push(Claim { process, why: vec![format!("it stands in the control group of job {job}")] });
+        }
+    }
+    Ok(found)
+}
+
+/// Launchers that start a worker again which has died, by what they are called with.
+fn is_agent(process: &Process) -> bool {
+    const PROGRAMS: [&str; 5] = ["torchrun", "accelerate", "deepspeed", "horovodrun", "supervisord"];
+    const MODULES: [&str; 3] = ["torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic"];
+    let base = |arg: &String| arg.rsplit('/').next().unwrap_or(arg).to_owned();
+    let program = process.argv.iter().take(2).map(base).any(|name| PROGRAMS.contains(&name.as_str()));
+    program || process.argv.iter().take(6).any(|arg| MODULES.contains(&arg.as_str()))
+}

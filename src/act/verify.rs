@@ -1,0 +1,200 @@
+//! Did the bytes come back? Compared device by device with what the plan promised, by the entries of those who were to
+//! give it back, so that neighbours who grow or shrink meanwhile neither hide nor feign anything.
+
+use super::plan::Plan;
+use crate::{
+    model::{Advice, Bytes, Cause, DeviceStatus, ProcId, ReclaimStep, Role, Snapshot, StatusReport, StepOutcome, Uuid},
+    observe::proc::ProcReader,
+    text,
+};
+use std::collections::BTreeSet;
+
+/// Less than this is jitter.
+const NOTICEABLE: Bytes = Bytes::mib(16);
+
+/// A look and what is said of it.
+#[derive(Clone, Copy)]
+pub struct Looked<'a> {
+    /// The look.
+    pub snapshot: &'a Snapshot,
+    /// What is said.
+    pub status: &'a StatusReport,
+}
+
+/// What was found out.
+#[derive(Debug, Default)]
+pub struct Verified {
+    /// Something that was to come back did not, or somebody who was to end lives.
+    pub remains: bool,
+    /// A device could not be read.
+    pub blind: bool,
+    /// What to do next.
+    pub advice: Vec<Advice>,
+}
+
+/// Writes into the plan's devices what came back, and says what to do about the rest.
+pub fn verify(plan: &mut Plan, before: Looked<'_>, after: Looked<'_>, reader: &ProcReader) -> Verified {
+    let mut verified = Verified::default();
+    let related = related(plan, before.status);
+    let again = started_again(plan, reader);
+    let handles = plan.steps.iter().any(|s| s.shown.cause == Some(Cause::ExportedHandle));
+    for device in &mut plan.devices {
+        let listed = |looked: Looked<'_>| {
+            let entries = looked.snapshot.device(&device.uuid)?.look.entries.as_ref()?;
+            Some(entries.iter().filter(|e| related.contains(&e.pid)).filter_map(|e| e.bytes).sum::<Bytes>())
+        };
+        let used = after.snapshot.device(&device.uuid).and_then(|d| d.look.used());
+        device.used_after_bytes = used;
+        let (Some(then), Some(now), Some(_)) = (listed(before), listed(after), used) else {
+            (verified.blind, device.came_back_bytes, device.remaining_bytes) = (true, None, None);
+            continue;
+        };
+        let mut came_back = then.saturating_sub(now);
+        let mut remaining = now;
+        for (pid, command, bytes) in moved(&device.uuid, before, after, &related) {
+            let bytes = bytes.min(came_back);
+            came_back = came_back.saturating_sub(bytes);
+            remaining = remaining + bytes;
+            verified.advice.push(Advice {
+                command: Some(format!("gpuresid reclaim --pid {pid}")),
+                why: format!("{bytes} went over to PID {pid} ({command}), which shared them: this shows what ending it gives back"),
+                disturbs: "nobody: without --yes nothing is done".into(),
+            });
+        }
+        let unlisted = |looked: Looked<'_>| {
+            looked.status.devices.iter().find(|d| d.uuid == device.uuid).and_then(excess).unwrap_or_default()
+        };
+        if handles {
+            came_back = came_back + unlisted(before).saturating_sub(unlisted(after));
+            remaining = remaining + unlisted(after);
+        } else {
+            // An entry goes with its process; the memory can take longer (pinned host memory, a large context).
+            let late = unlisted(after).saturating_sub(unlisted(before)).min(came_back);
+            came_back = came_back.saturating_sub(late);
+            remaining = remaining + late;
+        }
+        device.came_back_bytes = Some(came_back);
+        device.remaining_bytes = Some(remaining);
+        verified.remains |= remaining > NOTICEABLE;
+    }
+    let lives = |s: &ReclaimStep| matches!(s.outcome, Some(StepOutcome::Lives));
+    let refused = |s: &ReclaimStep| matches!(s.outcome, Some(StepOutcome::Refused)) && s.role == Role::Holder;
+    verified.remains |= plan.steps.iter().any(|s| lives(&s.shown) || refused(&s.shown)) || !again.is_empty();
+    advise(plan, after, &again, &related, &mut verified);
+    verified
+}
+
+/// The numbers under which the driver lists what the plan's processes hold: their own, and those of ghosts whose memory
+/// they can keep.
+fn related(plan: &Plan, before: &StatusReport) -> BTreeSet<u32> {
+    let mut pids: BTreeSet<u32> = plan.steps.iter().map(|s| s.shown.pid).collect();
+    let of_ghosts = before.ghosts.iter().filter(|g| g.candidates.iter().any(|c| pids.contains(c)));
+    let of_ghosts: Vec<u32> = of_ghosts.map(|g| g.pid).collect();
+    pids.extend(of_ghosts);
+    pids
+}
+
+/// Unlisted memory beyond what contexts cost.
+fn excess(device: &DeviceStatus) -> Option<Bytes> {
+    let excess = i128::from(device.unaccounted_bytes?) - i128::from(device.context_cost_bytes.0);
+    Some(Bytes::at_least_zero(excess)).filter(|b| *b > NOTICEABLE)
+}
+
+/// Others who shared memory and have more of it now: PID, command, growth.
+fn moved(uuid: &Uuid, before: Looked<'_>, after: Looked<'_>, related: &BTreeSet<u32>) -> Vec<(u32, String, Bytes)> {
+    let entries = |looked: Looked<'_>| -> Vec<(u32, Bytes)> {
+        let device = looked.snapshot.device(uuid);
+        let all = device.and_then(|d| d.look.entries.as_ref()).into_iter().flatten();
+        all.filter_map(|e| Some((e.pid, e.bytes?))).collect()
+    };
+    let then = entries(before);
+    entries(after)
+        .into_iter()
+        .filter(|(pid, _)| !related.contains(pid))
+        .filter_map(|(pid, now)| {
+            let (_, had) = then.iter().find(|(p, _)| *p == pid)?;
+            let process = after.snapshot.process(pid).filter(|p| !p.shared_mappings.is_empty())?;
+            let growth = now.saturating_sub(*had);
+            (growth > NOTICEABLE).then(|| (pid, text::display_command(&process.argv, &process.comm), growth))
+        })
+        .collect()
+}
+
+/// Processes that a living parent started in the place of one that was ended: who, and by whom.
+fn started_again(plan: &Plan, reader: &ProcReader) -> Vec<(ProcId, ProcId)> {
+    let known: BTreeSet<ProcId> = plan.steps.iter().map(|s| s.target.id).collect();
+    let mut again = Vec::new();
+    for step in
+        plan.steps.iter().filter(|s| matches!(s.shown.outcome, Some(StepOutcome::Ended | StepOutcome::GoneBefore)))
+    {
+        let Some(parent) = step.ancestors.first().filter(|p| p.pid > 1 && !step.argv.is_empty()) else { continue };
+        for process in reader.descendants(parent.pid) {
+            let same_place = process.ancestors.first().is_some_and(|p| p.id == *parent);
+            let younger = process.id.start_ticks > step.target.id.start_ticks && !known.contains(&process.id);
+            if same_place && younger && process.argv == step.argv && !again.contains(&(process.id, *parent)) {
+                again.push((process.id, *parent));
+            }
+        }
+    }
+    again
+}
+
+fn advise(
+    plan: &Plan,
+    after: Looked<'_>,
+    again: &[(ProcId, ProcId)],
+    related: &BTreeSet<u32>,
+    verified: &mut Verified,
+) {
+    let nobody = "nobody: without --yes nothing is done";
+    let advice = &mut verified.advice;
+    for (new, parent) in again {
+        advice.push(Advice {
+            command: Some(format!("gpuresid reclaim --pid {new} --pid {parent}")),
+            why: format!("PID {parent} has started it again, as PID {new}: this plans to end PID {parent} first"),
+            disturbs: nobody.into(),
+        });
+    }
+    for step in plan.steps.iter().map(|s| &s.shown).filter(|s| s.outcome == Some(StepOutcome::Lives)) {
+        let forced = step.sent.iter().any(|s| s == "KILL");
+        advice.push(if forced {
+            Advice {
+                command: Some(format!("cat /proc/{pid}/wchan /proc/{pid}/stack", pid = step.pid)),
+                why: format!(
+                    "SIGKILL was sent to PID {} and waits until the kernel call that it is in ends; this shows which \
+                     call it is. No other signal can do more",
+                    step.pid
+                ),
+                disturbs: "nobody".into(),
+            }
+        } else {
+            Advice {
+                command: Some(format!("gpuresid reclaim --pid {} --force --yes", step.pid)),
+                why: "it did not end of SIGTERM; with --force SIGKILL follows, which it cannot ignore".into(),
+                disturbs: format!("PID {}: what it has not saved is lost", step.pid),
+            }
+        });
+    }
+    if !verified.remains {
+        return;
+    }
+    let ghosts = after.status.ghosts.iter().filter(|g| related.contains(&g.pid) && !g.candidates.is_empty());
+    for ghost in ghosts {
+        let rest: Vec<_> = ghost.candidates.iter().map(|pid| format!("--pid {pid}")).collect();
+        advice.push(Advice {
+            command: Some(format!("gpuresid reclaim {}", rest.join(" "))),
+            why: format!("the memory that the driver lists for PID {} can only be kept by these now", ghost.pid),
+            disturbs: nobody.into(),
+        });
+    }
+    if advice.is_empty() {
+        advice.push(Advice {
+            command: Some("gpuresid".into()),
+            why:
+                "look again in a moment: it says who holds the rest, and why; pinned host memory alone can delay it by \
+                  half a minute"
+                    .into(),
+            disturbs: "nobody".into(),
+        });
+    }
+}

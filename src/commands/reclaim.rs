@@ -1,0 +1,164 @@
+//! `reclaim`: a look, a plan, and with `--yes` the carrying out and the proof by the bytes.
+
+use super::{driver_is_slow, session_options, stdout};
+use crate::{
+    act::{
+        carry_out::Hands,
+        guard::Guard,
+        lock::Lock,
+        plan::{self, Allowed, Plan},
+        report_file::ReportFile,
+        targets::{Targets, World},
+        verify::{Looked, Verified, verify},
+    },
+    cli::{Global, ReclaimArgs},
+    error::hinted,
+    exit::{self, Ending},
+    judge,
+    model::{Gap, ReclaimReport, Snapshot, StatusReport, schema},
+    observe::{
+        proc::ProcReader,
+        session::{Session, SessionOptions},
+    },
+    report::{Style, json, table},
+};
+use std::{
+    io::{self, Write},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Between two looks after the signals.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Plans, and with `--yes` acts.
+///
+/// # Errors
+/// If nothing could be read, or the plan is refused: then nobody was signalled.
+pub(super) fn run(global: &Global, args: &ReclaimArgs) -> anyhow::Result<Ending> {
+    let options = session_options(global);
+    let reader = ProcReader::new(options.proc.clone())?;
+    // Before anything is looked at: a look from there is of no use here.
+    Guard::new(&reader, &[])?.may_signal_at_all().map_err(|never| {
+        hinted(
+            format!("nobody can be ended from here: {never}"),
+            "run gpuresid reclaim where the processes run, with that place's own /proc",
+        )
+    })?;
+    let targets = targets(args, &reader)?;
+    // Whoever else reclaims is let finish first, so that the plan is of what is left then.
+    let _lock = args.yes.then(Lock::take).transpose()?;
+    act(&options, args, &reader, &targets)
+}
+
+fn targets(args: &ReclaimArgs, reader: &ProcReader) -> anyhow::Result<Targets> {
+    Ok(match (&args.report, args.job) {
+        (Some(file), _) => Targets::Report(Box::new(ReportFile::read(file, &reader.boot_id()?)?)),
+        (None, Some(job)) => Targets::Job(job),
+        (None, None) if args.orphans => Targets::Orphans { older_than: args.older_than },
+        (None, None) => Targets::Pids(args.pid.clone()),
+    })
+}
+
+fn act(options: &SessionOptions, args: &ReclaimArgs, reader: &ProcReader, targets: &Targets) -> anyhow::Result<Ending> {
+    let mut session = Session::open(options, driver_is_slow)?;
+    let before = session.snapshot()?;
+    let before_status = judge::status(&before);
+    let guard = Guard::new(reader, &before.observer.tool_processes)?;
+    let mut report = report_of(&before, &before_status);
+    let blind = plan::blindness(&before);
+    if !blind.is_empty() {
+        log("too little could be seen: nothing is done");
+        report.gaps.extend(blind);
+        report.exit_code = exit::INCONCLUSIVE;
+        return say(&report, args.json);
+    }
+    let allowed = Allowed { all_users: args.all_users, force: args.force, grace: args.grace };
+    let world = World { snapshot: &before, status: &before_status, reader, guard: &guard };
+    let mut plan = plan::plan(targets, &world, allowed)?;
+    if args.yes {
+        for left in &plan.left_alone {
+            log(&format!("PID {}: left alone: {}", left.pid, left.why));
+        }
+        Hands { reader, guard: &guard, allowed, log: &log }.carry_out(&mut plan);
+        let before = Looked { snapshot: &before, status: &before_status };
+        let verified = settle(&mut session, &mut plan, before, reader, args.settle);
+        report.carried_out = true;
+        report.exit_code = match &verified {
+            Verified { remains: true, .. } => exit::RESIDUE,
+            Verified { blind: true, .. } => exit::INCONCLUSIVE,
+            _ => exit::CLEAN,
+        };
+        report.advice = verified.advice;
+        if verified.blind {
+            report.gaps.push(Gap::new("NVML", "what came back could not be read on every GPU"));
+        }
+    }
+    report.steps = plan.steps.into_iter().map(|s| s.shown).collect();
+    report.left_alone = plan.left_alone;
+    report.devices = plan.devices;
+    say(&report, args.json)
+}
+
+/// Looks until everything is back, or the time is over.
+fn settle(
+    session: &mut Session,
+    plan: &mut Plan,
+    before: Looked<'_>,
+    reader: &ProcReader,
+    patience: Duration,
+) -> Verified {
+    let until = Instant::now() + patience;
+    loop {
+        let verified = match session.snapshot() {
+            Ok(after) => {
+                let status = judge::status(&after);
+                verify(plan, before, Looked { snapshot: &after, status: &status }, reader)
+            }
+            Err(error) => {
+                log(&format!("the look afterwards failed: {error:#}"));
+                Verified { remains: false, blind: true, advice: Vec::new() }
+            }
+        };
+        if !verified.remains && !verified.blind || Instant::now() >= until || only_the_living_remain(plan) {
+            return verified;
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Whoever lives on will not give anything back, however long we look.
+fn only_the_living_remain(plan: &Plan) -> bool {
+    use crate::model::StepOutcome::{Lives, Refused};
+    plan.steps.iter().all(|s| matches!(s.shown.outcome, Some(Lives | Refused)))
+}
+
+fn report_of(snapshot: &Snapshot, status: &StatusReport) -> ReclaimReport {
+    ReclaimReport {
+        schema: schema::RECLAIM.into(),
+        tool_version: snapshot.tool_version.clone(),
+        taken_at: snapshot.taken_at.clone(),
+        boot_id: snapshot.boot_id.clone(),
+        host: snapshot.host.clone(),
+        carried_out: false,
+        exit_code: exit::CLEAN,
+        steps: Vec::new(),
+        left_alone: Vec::new(),
+        devices: Vec::new(),
+        advice: Vec::new(),
+        gaps: status.gaps.clone(),
+    }
+}
+
+fn say(report: &ReclaimReport, as_json: bool) -> anyhow::Result<Ending> {
+    stdout::print(|out| match as_json {
+        true => json::pretty(report, out),
+        false => table::reclaim(report, &Style::stdout(), out),
+    })?;
+    Ok(Ending::Code(report.exit_code))
+}
+
+/// One line a decision. A log that nobody takes is no reason to stop halfway.
+fn log(line: &str) {
+    let _ = writeln!(io::stderr(), "gpuresid: reclaim: {line}");
+}

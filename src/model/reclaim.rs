@@ -1,0 +1,166 @@
+//! What `reclaim` plans and does, and what `check --cleanup` ended.
+
+use super::{Advice, BootId, Bytes, Cause, Gap, Held, Uuid};
+use serde::{Deserialize, Serialize};
+
+/// Why a process stands in a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// It would start a holder again; it goes first.
+    Supervisor,
+    /// It holds the memory.
+    Holder,
+}
+
+/// What became of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepOutcome {
+    /// It has ended.
+    Ended,
+    /// It had ended before its signal was due.
+    GoneBefore,
+    /// It was signalled and lives.
+    Lives,
+    /// It was not signalled: `outcome_why` says why.
+    Refused,
+}
+
+/// One process of a plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReclaimStep {
+    /// PID.
+    pub pid: u32,
+    /// Start time in clock ticks since boot.
+    pub start_ticks: u64,
+    /// User name, or the number where it has none.
+    pub user: Option<String>,
+    /// Real user id.
+    pub uid: u32,
+    /// The command line.
+    pub command: String,
+    /// Why it stands here.
+    pub role: Role,
+    /// Why it holds memory, for a holder that the look named.
+    pub cause: Option<Cause>,
+    /// Why it may be ended, one sentence each.
+    pub why: Vec<String>,
+    /// The signals in order, without `SIG`; KILL only where it was allowed.
+    pub signals: Vec<String>,
+    /// What it should give back.
+    pub gives_back: Vec<Held>,
+    /// Whom it disturbs.
+    pub disturbs: String,
+    /// The signals that were sent.
+    pub sent: Vec<String>,
+    /// What became of it; `None` in a plan that was not carried out.
+    pub outcome: Option<StepOutcome>,
+    /// The reason of the outcome, where there is one.
+    pub outcome_why: Option<String>,
+}
+
+/// A process that is not touched, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftAlone {
+    /// PID.
+    pub pid: u32,
+    /// The command line; `None` for one that is gone.
+    pub command: Option<String>,
+    /// Why.
+    pub why: String,
+}
+
+/// One device of a reclaim.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReclaimDevice {
+    /// NVML's index.
+    pub index: u32,
+    /// UUID.
+    pub uuid: Uuid,
+    /// What the plan should give back; `None`: a holder's memory is not known.
+    pub expected_bytes: Option<Bytes>,
+    /// Used before.
+    pub used_before_bytes: Option<Bytes>,
+    /// Used after; `None` in a plan that was not carried out, or where it could not be read.
+    pub used_after_bytes: Option<Bytes>,
+    /// What came back of the memory of the plan's holders; `None` as above.
+    pub came_back_bytes: Option<Bytes>,
+    /// What did not; `None` as above.
+    pub remaining_bytes: Option<Bytes>,
+}
+
+/// The result of `reclaim`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReclaimReport {
+    /// [`super::schema::RECLAIM`].
+    pub schema: String,
+    /// Version of gpuresid.
+    pub tool_version: String,
+    /// When the plan was made, RFC 3339.
+    pub taken_at: String,
+    /// The boot.
+    pub boot_id: BootId,
+    /// Host name.
+    pub host: Option<String>,
+    /// It was carried out (`--yes`).
+    pub carried_out: bool,
+    /// The exit code.
+    pub exit_code: i32,
+    /// Who is ended, in order.
+    pub steps: Vec<ReclaimStep>,
+    /// Who is not, and why.
+    pub left_alone: Vec<LeftAlone>,
+    /// The devices.
+    pub devices: Vec<ReclaimDevice>,
+    /// What to do next.
+    pub advice: Vec<Advice>,
+    /// What could not be seen.
+    pub gaps: Vec<Gap>,
+}
+
+/// A process that `check --cleanup` ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    /// PID.
+    pub pid: u32,
+    /// Start time in clock ticks since boot.
+    pub start_ticks: u64,
+    /// The command line.
+    pub command: String,
+    /// The signals that were sent, without `SIG`.
+    pub sent: Vec<String>,
+}
+
+/// Used memory of a device around the clean-up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CleanedDevice {
+    /// UUID.
+    pub uuid: Uuid,
+    /// Used before.
+    pub used_before_bytes: Option<Bytes>,
+    /// Used after.
+    pub used_after_bytes: Option<Bytes>,
+}
+
+impl CleanedDevice {
+    /// How much less is used; `None`: not known.
+    pub fn came_back(&self) -> Option<Bytes> {
+        Some(self.used_before_bytes?.saturating_sub(self.used_after_bytes?))
+    }
+}
+
+/// What `check --cleanup` did after the verdict.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Cleanup {
+    /// Who was signalled.
+    pub ended: Vec<Ended>,
+    /// Who was not, and why.
+    pub left_alone: Vec<LeftAlone>,
+    /// The proof that nothing of the run is alive any more.
+    pub nothing_lives: bool,
+    /// How long it took.
+    pub seconds: f64,
+    /// The devices.
+    pub devices: Vec<CleanedDevice>,
+}

@@ -1,0 +1,171 @@
+//! The plan and the result of `reclaim` for people, and what `check --cleanup` ended.
+
+use super::{
+    grid::{Column, Grid},
+    parts::Page,
+};
+use crate::{
+    model::{Bytes, Cleanup, Held, ReclaimReport, ReclaimStep, Report, Role, StepOutcome},
+    report::{Style, words},
+    text,
+};
+use anstyle::AnsiColor;
+use std::io::{self, Write};
+
+/// Writes the plan, or what became of it.
+///
+/// # Errors
+/// If the writer fails.
+pub fn reclaim(report: &ReclaimReport, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+    let devices = report.devices.iter().map(|d| (d.uuid.clone(), words::device(d.index, &d.uuid))).collect();
+    let mut page = Page { style, out, devices };
+    headline(&mut page, report)?;
+    for (number, step) in report.steps.iter().enumerate() {
+        one(&mut page, number + 1, step)?;
+    }
+    if !report.left_alone.is_empty() {
+        page.heading("Left alone")?;
+        for left in &report.left_alone {
+            let command = left.command.as_ref().map(|c| format!(" ({})", text::shorten(c, 60))).unwrap_or_default();
+            page.paragraph("- ", &format!("PID {}{command}: {}", left.pid, left.why))?;
+        }
+    }
+    if report.carried_out {
+        device_table(&mut page, report)?;
+    }
+    page.gaps(&report.gaps)?;
+    page.advice(&report.advice)?;
+    if !report.carried_out && !report.steps.is_empty() {
+        page.line("\nNothing was done. To carry this out, add --yes.")?;
+    }
+    Ok(())
+}
+
+fn headline(page: &mut Page<'_>, report: &ReclaimReport) -> io::Result<()> {
+    let expected: Bytes = report.devices.iter().filter_map(|d| d.expected_bytes).sum();
+    let all_known = report.devices.iter().all(|d| d.expected_bytes.is_some());
+    let n = words::count(report.steps.len(), "process", "processes");
+    if !report.carried_out {
+        let sentence = match (report.steps.is_empty(), all_known) {
+            (true, _) => "reclaim: nobody to end".to_owned(),
+            (false, true) => format!("reclaim: plan to end {n}, which should give back {expected}"),
+            (false, false) => format!("reclaim: plan to end {n}; how much they give back will show"),
+        };
+        return page.line(&page.style.bold(&sentence));
+    }
+    let back: Option<Bytes> = report.devices.iter().map(|d| d.came_back_bytes).sum();
+    let back = back.map_or_else(|| "what came back could not be read".into(), |b| format!("{b} came back"));
+    let (color, word) = match report.exit_code {
+        crate::exit::CLEAN => (AnsiColor::Green, "done"),
+        crate::exit::RESIDUE => (AnsiColor::Red, "not all came back"),
+        _ => (AnsiColor::Yellow, "could not see enough"),
+    };
+    let word = page.style.strong(color, word);
+    page.line(&format!("reclaim: {word}: {back}"))
+}
+
+fn one(page: &mut Page<'_>, number: usize, step: &ReclaimStep) -> io::Result<()> {
+    let role = match (step.role, step.cause) {
+        (Role::Supervisor, _) => ", supervisor".to_owned(),
+        (Role::Holder, Some(cause)) => format!(", {}", words::cause(cause)),
+        (Role::Holder, None) => String::new(),
+    };
+    let user = step.user.as_ref().map(|u| format!(" of {u}")).unwrap_or_default();
+    let lead = format!("{number:>2}. ");
+    page.line("")?;
+    page.paragraph(&lead, &format!("PID {}{user}{role}: {}", step.pid, text::shorten(&step.command, 120)))?;
+    let indent = "    ";
+    for why in &step.why {
+        page.paragraph(indent, &format!("why: {why}"))?;
+    }
+    match step.outcome {
+        None => {
+            page.paragraph(indent, &format!("signals: {}", step.signals.join(", then ")))?;
+            if step.role == Role::Holder {
+                let memory = memory(page, &step.gives_back);
+                page.paragraph(indent, &format!("gives back: {memory}"))?;
+            }
+            page.paragraph(indent, &format!("disturbs: {}", step.disturbs))
+        }
+        Some(outcome) => {
+            let word = match outcome {
+                StepOutcome::Ended => "ended",
+                StepOutcome::GoneBefore => "had ended before",
+                StepOutcome::Lives => "lives",
+                StepOutcome::Refused => "not signalled",
+            };
+            let why = step.outcome_why.as_ref().map(|w| format!(": {w}")).unwrap_or_default();
+            let sent = if step.sent.is_empty() { String::new() } else { format!(" (sent: {})", step.sent.join(", ")) };
+            page.paragraph(indent, &format!("{word}{why}{sent}"))
+        }
+    }
+}
+
+fn memory(page: &Page<'_>, held: &[Held]) -> String {
+    let known: Vec<String> =
+        held.iter().filter_map(|h| Some(format!("{} on {}", h.held_bytes?, page.label(&h.uuid)))).collect();
+    if known.is_empty() { "not known before".into() } else { words::list(&known) }
+}
+
+fn device_table(page: &mut Page<'_>, report: &ReclaimReport) -> io::Result<()> {
+    let mut grid = Grid::new([
+        Column::left("DEVICE"),
+        Column::right("PLANNED"),
+        Column::right("CAME BACK"),
+        Column::right("REMAINS"),
+        Column::right("USED BEFORE"),
+        Column::right("NOW"),
+    ]);
+    for d in &report.devices {
+        grid.row([
+            words::device(d.index, &d.uuid),
+            words::amount(d.expected_bytes),
+            words::amount(d.came_back_bytes),
+            words::amount(d.remaining_bytes),
+            words::amount(d.used_before_bytes),
+            words::amount(d.used_after_bytes),
+        ]);
+    }
+    page.line("")?;
+    grid.write(page.style, page.out)
+}
+
+/// Writes what `check --cleanup` ended, below the report.
+///
+/// # Errors
+/// If the writer fails.
+pub fn cleanup(report: &Report, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+    let Some(cleanup) = &report.cleanup else { return Ok(()) };
+    if cleanup.ended.is_empty() && cleanup.left_alone.is_empty() {
+        return Ok(());
+    }
+    let devices = report.devices.iter().map(|d| (d.uuid.clone(), words::device(d.index, &d.uuid))).collect();
+    let mut page = Page { style, out, devices };
+    page.paragraph("", &sentence(&page, cleanup))?;
+    for ended in &cleanup.ended {
+        let sent = ended.sent.join(", ");
+        page.paragraph("- ", &format!("PID {} ({}): {sent}", ended.pid, text::shorten(&ended.command, 80)))?;
+    }
+    for left in &cleanup.left_alone {
+        let command = left.command.as_ref().map(|c| format!(" ({})", text::shorten(c, 80))).unwrap_or_default();
+        page.paragraph("- ", &format!("PID {}{command}: {}", left.pid, left.why))?;
+    }
+    Ok(())
+}
+
+fn sentence(page: &Page<'_>, cleanup: &Cleanup) -> String {
+    let n = words::count(cleanup.ended.len(), "process", "processes");
+    let back: Vec<String> = cleanup
+        .devices
+        .iter()
+        .filter_map(|d| Some((d.came_back()?, d)))
+        .filter(|(bytes, _)| *bytes > Bytes::ZERO)
+        .map(|(bytes, d)| format!("{bytes} on {}", page.label(&d.uuid)))
+        .collect();
+    let back = if back.is_empty() { String::new() } else { format!("; {} came back", words::list(&back)) };
+    let rest = match cleanup.nothing_lives {
+        true => "nothing of the command is left",
+        false => "something of the command still runs",
+    };
+    format!("cleanup: {n} ended in {:.1} s{back}; {rest}", cleanup.seconds)
+}

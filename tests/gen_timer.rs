@@ -1,0 +1,114 @@
+//! `gen systemd-timer`: the units as systemd reads them, and what they run with no more rights than they have.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test says what broke by breaking")]
+
+mod support;
+
+use std::{ffi::OsString, fs, os::unix::process::CommandExt as _, path::Path, process::Command};
+use support::{Rig, Running};
+
+#[test]
+fn it_prints_both_units_and_how_to_use_them() {
+    let rig = Rig::new();
+    let end = rig.run("gen systemd-timer");
+    end.expect_code(0);
+    for words in [
+        "# sudo gpuresid gen systemd-timer -o /etc/systemd/system\n",
+        "# ---- gpuresid-reclaim.service ----\n",
+        "# ---- gpuresid-reclaim.timer ----\n",
+        "gpuresid reclaim --orphans --older-than 10m --all-users --yes\n",
+    ] {
+        assert!(end.stdout.contains(words), "{words} is not in {}", end.stdout);
+    }
+    let end = rig.run("gen nonsense");
+    assert!(end.expect_code(125).stderr.contains("systemd-timer"), "{}", end.stderr);
+}
+
+#[test]
+fn systemd_finds_no_fault_with_them() {
+    let rig = Rig::new();
+    let directory = rig.path("units");
+    fs::create_dir(&directory).unwrap();
+    let end = rig.run(&format!("gen systemd-timer -o {}", directory.display()));
+    let files: Vec<&str> = end.expect_code(0).stdout.lines().collect();
+    assert_eq!(files.len(), 2);
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        println!("skipped: systemd-analyze is not here");
+        return;
+    }
+    let output = Command::new("systemd-analyze").arg("verify").arg("--man=no").args(&files).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    let about_ours: Vec<&str> = said.lines().filter(|l| l.contains("gpuresid")).collect();
+    assert!(about_ours.is_empty(), "{about_ours:?}");
+    // The check can fail.
+    let broken = directory.join("gpuresid-broken.service");
+    fs::write(&broken, "[Service]\nType=oneshot\nExecStart=/no/such/program\n").unwrap();
+    let output = Command::new("systemd-analyze").arg("verify").arg("--man=no").arg(&broken).output().unwrap();
+    assert!(!output.status.success() || !output.stderr.is_empty());
+}
+
+#[test]
+fn the_rights_of_the_service_suffice() {
+    let setpriv = Command::new("setpriv").arg("--version").output().is_ok();
+    if !rustix::process::geteuid().is_root() || !setpriv {
+        println!("skipped: this needs root and setpriv");
+        return;
+    }
+    let rig = Rig::new();
+    let service = rig.run("gen systemd-timer").stdout;
+    let line = |name: &str| {
+        service
+            .lines()
+            .find_map(|l| l.strip_prefix(name))
+            .unwrap_or_else(|| panic!("no {name} in {service}"))
+            .to_owned()
+    };
+    let bounds: Vec<String> = line("CapabilityBoundingSet=")
+        .split(' ')
+        .map(|cap| format!("+{}", cap.strip_prefix("CAP_").unwrap().to_lowercase()))
+        .collect();
+    let under = |bounds: &[String], rig: &Rig| {
+        let exec = line("ExecStart=");
+        let gpuresid = rig.gpuresid(exec.split(' ').skip(1).filter(|a| *a != "--older-than" && *a != "10m"));
+        let mut argv: Vec<OsString> = ["setpriv", "--no-new-privs", "--inh-caps=-all"].map(Into::into).to_vec();
+        argv.push(format!("--bounding-set=-all,{}", bounds.join(",")).into());
+        argv.push(gpuresid.get_program().into());
+        argv.extend(gpuresid.get_args().map(Into::into));
+        rig.start_of(&argv).wait()
+    };
+    let rig = Rig::new();
+    let Some(mut left) = left_by_nobody(&rig) else { return };
+    let end = under(&bounds, &rig);
+    end.expect_code(0);
+    assert!(!left.is_running(), "{} {}", end.stdout, end.stderr);
+    assert_eq!(rig.used(0), 0);
+    // With one right less they do not: none is there for nothing.
+    for missing in &bounds {
+        let rig = Rig::new();
+        let Some(mut left) = left_by_nobody(&rig) else { return };
+        let kept: Vec<String> = bounds.iter().filter(|b| *b != missing).cloned().collect();
+        under(&kept, &rig);
+        assert!(left.is_running(), "it works without {missing}");
+    }
+}
+
+/// Somebody else's leftover of a run whose gpuresid is gone. Started as that user, because a process that changed its
+/// user has files in /proc that belong to root.
+fn left_by_nobody(rig: &Rig) -> Option<Running> {
+    let script = rig.path("cuda.py");
+    let mut words = rig.program("alloc 0 1GiB ready left hold");
+    fs::copy(&words[1], &script).unwrap();
+    words[1] = script.into();
+    let boot = &fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap()[..8];
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(&words[1..]).uid(65534).gid(65534).current_dir("/");
+    command.env("FAKE_NVML_LEDGER", rig.ledger.directory()).env("FAKE_DEV", rig.dev());
+    command.env("GPURESID_RUN_ID", format!("{boot}-4194305-1"));
+    if !Path::new("/usr/bin/python3").exists() {
+        println!("skipped: there is no Python that every user may run");
+        return None;
+    }
+    let left = rig.launch(command);
+    rig.wait_for("left");
+    Some(left)
+}

@@ -1,0 +1,654 @@
+//! `reclaim` against a fake machine with real processes: each kind of target, and everybody who must be left alone.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test says what broke by breaking")]
+
+mod support;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command};
+use support::{Finished, Rig, Running, wait_until};
+
+const MIB: u64 = 1 << 20;
+
+/// The process lives and is no zombie (a leader that is gone while its threads live counts as alive).
+fn alive(pid: u32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+    fields[0] != "Z" || fields[17] != "1"
+}
+
+fn start_ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit(") ").next().unwrap().split(' ').nth(19).unwrap().parse().unwrap()
+}
+
+fn step(report: &Value, pid: u32) -> &Value {
+    let steps = report["steps"].as_array().unwrap();
+    steps.iter().find(|s| s["pid"] == pid).unwrap_or_else(|| panic!("no step for {pid} in {report:#}"))
+}
+
+fn left_alone(report: &Value, pid: u32) -> String {
+    let left = report["left_alone"].as_array().unwrap();
+    let one = left.iter().find(|l| l["pid"] == pid).unwrap_or_else(|| panic!("{pid} is not named in {report:#}"));
+    one["why"].as_str().unwrap().to_owned()
+}
+
+fn boot() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap()[..8].to_owned()
+}
+
+/// A program with the marker of a run whose gpuresid is gone: a number that no process can have.
+fn left_over(rig: &Rig, verbs: &str) -> Running {
+    rig.launch(marked(rig, verbs, &format!("{}-4194305-1", boot())))
+}
+
+fn marked(rig: &Rig, verbs: &str, marker: &str) -> Command {
+    let mut command = Command::new("python3");
+    command.args(&rig.program(verbs)[1..]).env("GPURESID_RUN_ID", marker);
+    command.env("FAKE_NVML_LEDGER", rig.ledger.directory()).env("FAKE_DEV", rig.dev());
+    command
+}
+
+/// Checks a command that leaves things behind; the report's option for reclaim.
+fn checked(rig: &Rig, verbs: &str) -> String {
+    let report = rig.path("r.json").display().to_string();
+    rig.check(&format!("--settle 1s --report {report}"), verbs);
+    format!("--report {report}")
+}
+
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        println!("skipped: this needs root");
+    }
+    root
+}
+
+/// Everything came back, and it says so.
+#[track_caller]
+fn all_back(rig: &Rig, end: &Finished) -> Value {
+    end.expect_code(0);
+    assert_eq!(rig.used(0), 0, "{}", end.stdout);
+    end.json()
+}
+
+// ---- the targets ----------------------------------------------------------------------------------------------------
+
+#[test]
+fn a_plan_comes_first_and_does_nothing() {
+    let rig = Rig::new();
+    let running = rig.start("alloc 0 1GiB ready up hold");
+    let pid = rig.wait_for("up");
+    let end = rig.run(&format!("reclaim --pid {pid}"));
+    end.expect_code(0);
+    for words in [
+        "reclaim: plan to end 1 process, which should give back 1542 MiB",
+        &format!(" 1. PID {pid} of "),
+        "signals: TERM\n",
+        "gives back: 1542 MiB on GPU 0",
+        "disturbs: ",
+        "Nothing was done. To carry this out, add --yes.",
+    ] {
+        assert!(end.stdout.contains(words), "{words} is not in {}", end.stdout);
+    }
+    assert_eq!(end.stderr, "");
+    let plan = rig.run(&format!("reclaim --pid {pid} --json --force")).json();
+    assert_eq!((&plan["schema"], &plan["carried_out"]), (&"gpuresid.reclaim/1".into(), &false.into()));
+    assert_eq!(step(&plan, pid)["signals"], serde_json::json!(["TERM", "KILL"]));
+    assert_eq!(plan["devices"][0]["expected_bytes"], 1542 * MIB);
+    assert!(alive(pid));
+    drop(running);
+}
+
+#[test]
+fn a_named_process_ends_and_its_bytes_come_back() {
+    let rig = Rig::new();
+    let neighbour = rig.start("alloc 0 3GiB ready neighbour hold");
+    rig.wait_for("neighbour");
+    let before = rig.used(0);
+    let mut running = rig.start("alloc 0 1GiB ready up hold");
+    let pid = rig.wait_for("up");
+    let end = rig.run(&format!("reclaim --pid {pid} --yes --json"));
+    end.expect_code(0);
+    let report = end.json();
+    assert_eq!(step(&report, pid)["outcome"], "ended");
+    assert_eq!(step(&report, pid)["sent"], serde_json::json!(["TERM"]));
+    let device = &report["devices"][0];
+    assert_eq!((&device["came_back_bytes"], &device["remaining_bytes"]), (&(1542 * MIB).into(), &0.into()));
+    assert!(!running.is_running());
+    assert!(alive(neighbour.pid()));
+    assert!(rig.used(0) <= before);
+    // One line a decision.
+    assert!(end.stderr.contains(&format!("gpuresid: reclaim: PID {pid} (")), "{}", end.stderr);
+    assert!(
+        end.stderr.contains("TERM sent; its start time, user, and an open NVIDIA file were seen"),
+        "{}",
+        end.stderr
+    );
+}
+
+#[test]
+fn a_report_names_own_leftovers_of_every_kind() {
+    for (kind, verbs) in [
+        ("orphan", "spawn-session { alloc 0 1GiB ready up hold } wait-file up"),
+        ("forked copy", "alloc 0 1GiB sleep 0.3 fork { ready up hold } wait-file up"),
+        ("stopped", "spawn-session { alloc 0 1GiB ready up stop-self hold } wait-file up sleep 0.2"),
+        ("half dead", "spawn-session { alloc 0 1GiB exit-main-thread ready up hold } wait-file up"),
+        ("erased environment", "spawn-session { alloc 0 1GiB settitle python ready up hold } wait-file up"),
+        ("handle", "export-handle 0 1GiB"),
+    ] {
+        let rig = Rig::new();
+        let option = checked(&rig, verbs);
+        assert!(rig.used(0) > 1024 * MIB, "{kind}: the program left nothing");
+        let end = rig.run(&format!("reclaim {option} --yes --json"));
+        assert_eq!((end.code, rig.used(0)), (Some(0), 0), "{kind}: {} {}", end.stdout, end.stderr);
+        let back = end.json()["devices"][0]["came_back_bytes"].as_u64().unwrap();
+        assert!(back >= 1024 * MIB, "{kind}: {}", end.stdout);
+        // Again: they are gone, which is fine.
+        let again = rig.run(&format!("reclaim {option} --yes --json"));
+        again.expect_code(0);
+        assert!(again.json()["steps"].as_array().unwrap().is_empty(), "{}", again.stdout);
+    }
+}
+
+#[test]
+fn orphans_are_those_with_a_proof() {
+    let rig = Rig::new();
+    let _left = left_over(&rig, "alloc 0 1GiB ready left hold");
+    let left = rig.wait_for("left");
+    // As with nohup: its parent is gone, nothing else is known.
+    rig.start("daemonize-twice { alloc 0 2GiB ready detached hold } wait-file detached").wait().expect_code(0);
+    let detached = rig.wait_for("detached");
+    let _working = rig.start("alloc 0 1GiB ready working hold");
+    let working = rig.wait_for("working");
+    // A copy whose parent is gone, but of no known run.
+    rig.start("alloc 0 1GiB fork-and-exit ready copy hold").wait().expect_code(0);
+    let copy = rig.wait_for("copy");
+    let young = rig.run("reclaim --orphans --older-than 1h --yes --json");
+    young.expect_code(0);
+    assert!(left_alone(&young.json(), left).contains("less than 1h ago"), "{}", young.stdout);
+    assert!(alive(left));
+    let end = rig.run("reclaim --orphans --yes --json");
+    let report = end.expect_code(0).json();
+    assert_eq!(report["steps"].as_array().unwrap().len(), 1, "{report:#}");
+    assert_eq!(step(&report, left)["outcome"], "ended");
+    assert!(left_alone(&report, detached).contains("detached"), "{report:#}");
+    assert!(left_alone(&report, copy).contains("not proven"), "{report:#}");
+    assert!(!alive(left) && alive(detached) && alive(working) && alive(copy));
+}
+
+#[test]
+fn a_job_is_known_by_its_control_group() {
+    if !is_root() {
+        return;
+    }
+    let Some(group) = Group::new("slurm/uid_0/job_77/step_0") else { return };
+    let rig = Rig::new();
+    let _member = rig.start("alloc 0 1GiB ready member hold");
+    let _other = rig.start("alloc 0 1GiB ready other hold");
+    let (member, other) = (rig.wait_for("member"), rig.wait_for("other"));
+    group.add(member);
+    rig.run("reclaim --job 78 --yes").expect_code(0);
+    assert!(alive(member));
+    let end = rig.run("reclaim --job 77 --yes --json");
+    assert_eq!(step(&end.expect_code(0).json(), member)["outcome"], "ended");
+    assert!(!alive(member) && alive(other));
+}
+
+/// A control group of a hierarchy that this machine lets us use; removed with the value.
+struct Group(std::path::PathBuf);
+
+impl Group {
+    fn new(path: &str) -> Option<Self> {
+        for root in ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd"] {
+            let place = Path::new(root).join(path);
+            if fs::create_dir_all(&place).is_ok() && place.join("cgroup.procs").exists() {
+                return Some(Self(place));
+            }
+            let _ = fs::remove_dir(&place);
+        }
+        println!("skipped: no control group can be made here");
+        None
+    }
+
+    fn add(&self, pid: u32) {
+        fs::write(self.0.join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Its members have ended, or are moved out.
+        for pid in fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default().lines() {
+            let root = self.0.ancestors().find(|a| a.parent() == Some(Path::new("/sys/fs/cgroup")));
+            let root = root.filter(|r| r.join("cgroup.procs").exists()).unwrap_or(Path::new("/sys/fs/cgroup"));
+            let _ = fs::write(root.join("cgroup.procs"), pid);
+        }
+        let mut place = self.0.clone();
+        while fs::remove_dir(&place).is_ok() {
+            place.pop();
+        }
+    }
+}
+
+// ---- those who resist -----------------------------------------------------------------------------------------------
+
+#[test]
+fn term_that_is_ignored_takes_force() {
+    let rig = Rig::new();
+    let _running = rig.start("ignore TERM alloc 0 1GiB ready up hold");
+    let pid = rig.wait_for("up");
+    let end = rig.run(&format!("reclaim --pid {pid} --grace 300ms --yes --json"));
+    let report = end.expect_code(121).json();
+    assert_eq!(step(&report, pid)["outcome"], "lives");
+    assert_eq!(report["devices"][0]["remaining_bytes"], 1542 * MIB);
+    let advice = report["advice"][0]["command"].as_str().unwrap().to_owned();
+    assert_eq!(advice, format!("gpuresid reclaim --pid {pid} --force --yes"));
+    assert!(alive(pid));
+    let end = rig.run(&format!("{} --grace 300ms --json", advice.strip_prefix("gpuresid ").unwrap()));
+    let report = all_back(&rig, &end);
+    assert_eq!(step(&report, pid)["sent"], serde_json::json!(["TERM", "KILL"]));
+}
+
+#[test]
+fn a_stopped_process_is_let_go_on_to_end() {
+    let rig = Rig::new();
+    let _running = rig.start("alloc 0 1GiB ready up stop-self hold");
+    let pid = rig.wait_for("up");
+    wait_until("it to stop", || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") T "));
+    let plan = rig.run(&format!("reclaim --pid {pid} --json")).json();
+    assert_eq!(step(&plan, pid)["signals"], serde_json::json!(["TERM", "CONT"]));
+    let end = rig.run(&format!("reclaim --pid {pid} --yes --json"));
+    assert_eq!(step(&all_back(&rig, &end), pid)["sent"], serde_json::json!(["TERM", "CONT"]));
+}
+
+#[test]
+fn an_agent_that_starts_its_workers_again_goes_first() {
+    // What a check left: agent and workers are of the run.
+    let rig = Rig::new();
+    let option = checked(&rig, "spawn-session { supervise 2 { alloc 0 1GiB ready up hold } } wait-file up sleep 0.5");
+    let plan = rig.run(&format!("reclaim {option} --json")).json();
+    let roles: Vec<&str> = plan["steps"].as_array().unwrap().iter().map(|s| s["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["supervisor", "holder", "holder"], "{plan:#}");
+    let agent = u32::try_from(plan["steps"][0]["pid"].as_u64().unwrap()).unwrap();
+    let end = rig.run(&format!("reclaim {option} --yes --json"));
+    all_back(&rig, &end);
+    assert!(!alive(agent));
+    // Nobody is started any more.
+    assert_eq!(rig.run("status --json").json()["holders"], Value::Array(vec![]));
+}
+
+#[test]
+fn a_worker_alone_is_started_again_and_that_is_said() {
+    let rig = Rig::new();
+    let mut agent = rig.start("supervise 1 { alloc 0 1GiB ready up hold }");
+    let worker = rig.wait_for("up");
+    let end = rig.run(&format!("reclaim --pid {worker} --yes --json --settle 2s"));
+    let report = end.expect_code(121).json();
+    let advice = report["advice"][0]["command"].as_str().unwrap().to_owned();
+    assert!(advice.ends_with(&format!("--pid {}", agent.pid())), "{advice}");
+    wait_until("the new worker", || rig.used(0) > 1024 * MIB);
+    // The advice is followed; the worker may be another by now only if somebody ended it.
+    let end = rig.run(&format!("{} --yes --json", advice.strip_prefix("gpuresid ").unwrap()));
+    let report = all_back(&rig, &end);
+    assert_eq!(report["steps"][0]["role"], "supervisor", "{report:#}");
+    assert!(!agent.is_running());
+}
+
+#[test]
+fn an_agent_that_ignores_term_shields_its_workers_until_forced() {
+    let rig = Rig::new();
+    let marker = format!("{}-4194305-1", boot());
+    // A shell that starts its worker again whatever happens, and ignores TERM.
+    let script = "trap '' TERM; while :; do \"$@\"; done";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh"]).args(rig.program("alloc 0 1GiB ready up hold"));
+    command.env("GPURESID_RUN_ID", &marker).env("FAKE_NVML_LEDGER", rig.ledger.directory()).env("FAKE_DEV", rig.dev());
+    let mut agent = rig.launch(command);
+    let worker = rig.wait_for("up");
+    let both = format!("--pid {worker} --pid {}", agent.pid());
+    let report = rig.run(&format!("reclaim {both} --grace 200ms --settle 1s --yes --json")).expect_code(121).json();
+    assert_eq!(step(&report, worker)["outcome"], "refused", "{report:#}");
+    assert!(alive(worker));
+    let end = rig.run(&format!("reclaim {both} --grace 200ms --force --yes --json"));
+    let report = end.expect_code(0).json();
+    assert_eq!(report["steps"][0]["sent"], serde_json::json!(["TERM", "KILL"]), "{report:#}");
+    assert!(!agent.is_running() && !alive(worker));
+    assert_eq!(rig.used(0), 0);
+}
+
+// ---- those who are left alone ---------------------------------------------------------------------------------------
+
+#[test]
+fn a_process_without_an_nvidia_file_is_refused() {
+    let rig = Rig::new();
+    let _innocent = rig.start("ready up hold");
+    let pid = rig.wait_for("up");
+    let end = rig.run(&format!("reclaim --pid {pid} --yes"));
+    end.expect_code(125);
+    assert!(end.stderr.contains("it has no NVIDIA file open"), "{}", end.stderr);
+    assert!(alive(pid));
+    // One refusal stops all of it.
+    let _holder = rig.start("alloc 0 1GiB ready holder hold");
+    let holder = rig.wait_for("holder");
+    rig.run(&format!("reclaim --pid {pid},{holder} --yes --force")).expect_code(125);
+    assert!(alive(pid) && alive(holder));
+}
+
+#[test]
+fn the_first_process_ourselves_and_our_ancestors_are_refused() {
+    let rig = Rig::new();
+    let end = rig.run("reclaim --pid 1 --yes --force --all-users");
+    end.expect_code(125);
+    assert!(end.stderr.contains("PID 1"), "{}", end.stderr);
+    let end = rig.run(&format!("reclaim --pid {} --yes --force", std::process::id()));
+    end.expect_code(125);
+    assert!(end.stderr.contains("gpuresid runs below it"), "{}", end.stderr);
+    // A CUDA program that runs us: a test runner that reclaims in its own tree.
+    let mut argv: Vec<_> = rig.program("alloc 0 1GiB ready up");
+    argv.clear();
+    let script = "import os,sys,subprocess\nfd=os.open(sys.argv[1],os.O_RDWR)\n\
+                  sys.exit(subprocess.run(sys.argv[2:]+['--pid',str(os.getpid())]).returncode)";
+    let gpuresid = rig.gpuresid(["reclaim", "--yes", "--force"]);
+    argv.extend(["python3".into(), "-c".into(), script.into(), rig.dev().join("nvidia0").into_os_string()]);
+    argv.push(gpuresid.get_program().into());
+    argv.extend(gpuresid.get_args().map(Into::into));
+    let end = rig.start_of(&argv).wait();
+    end.expect_code(125);
+    assert!(end.stderr.contains("gpuresid runs below it"), "{}", end.stderr);
+}
+
+#[test]
+fn a_display_server_is_refused() {
+    let rig = Rig::new();
+    let _display = rig.start("rename Xorg alloc 0 1GiB ready up hold");
+    let pid = rig.wait_for("up");
+    let end = rig.run(&format!("reclaim --pid {pid} --yes --force"));
+    end.expect_code(125);
+    assert!(end.stderr.contains("part of the display"), "{}", end.stderr);
+    assert!(alive(pid));
+}
+
+#[test]
+fn the_main_process_of_a_service_is_refused_and_its_leftover_is_not() {
+    if !is_root() {
+        return;
+    }
+    let Some(group) = Group::new("gpuresid-test.service") else { return };
+    let rig = Rig::new();
+    rig.start("daemonize-twice { alloc 0 1GiB ready main hold } wait-file main").wait().expect_code(0);
+    let main = rig.wait_for("main");
+    let parent = || {
+        let stat = fs::read_to_string(format!("/proc/{main}/stat")).unwrap();
+        stat.rsplit(") ").next().unwrap().split(' ').nth(1).unwrap().to_owned()
+    };
+    wait_until("its adoption", || parent() != "0");
+    if parent() != "1" {
+        println!("skipped: orphans do not go to PID 1 here");
+        return;
+    }
+    group.add(main);
+    let end = rig.run(&format!("reclaim --pid {main} --yes --force"));
+    end.expect_code(125);
+    assert!(end.stderr.contains("systemctl stop gpuresid-test.service"), "{}", end.stderr);
+    // What a worker of the service left behind has the same parent by now.
+    rig.start("daemonize-twice { alloc 0 1GiB ready left hold } wait-file left").wait().expect_code(0);
+    let left = rig.wait_for("left");
+    group.add(left);
+    rig.run(&format!("reclaim --pid {left} --yes")).expect_code(0);
+    assert!(alive(main) && !alive(left));
+}
+
+#[test]
+fn a_containers_processes_are_refused() {
+    if !is_root() {
+        return;
+    }
+    let rig = Rig::new();
+    let _running = rig.start("namespace { alloc 0 1GiB ready up hold } wait-children");
+    rig.wait_for("up");
+    let holders = rig.run("status --json").json()["holders"].clone();
+    let pid = holders[0]["pid"].as_u64().unwrap();
+    let end = rig.run(&format!("reclaim --pid {pid} --yes --force"));
+    end.expect_code(125);
+    assert!(end.stderr.contains("container"), "{}", end.stderr);
+    assert!(alive(u32::try_from(pid).unwrap()));
+}
+
+#[test]
+fn a_neighbour_named_like_the_target_is_not_touched() {
+    let rig = Rig::new();
+    let option = checked(&rig, "spawn-session { rename trainer alloc 0 1GiB ready up hold } wait-file up");
+    let _twin = rig.start("rename trainer alloc 0 1GiB ready twin hold");
+    let twin = rig.wait_for("twin");
+    rig.run(&format!("reclaim {option} --yes")).expect_code(0);
+    assert!(alive(twin) && !alive(rig.wait_for("up")));
+}
+
+#[test]
+fn other_users_are_left_alone() {
+    if !is_root() {
+        return;
+    }
+    let rig = Rig::new();
+    let _theirs = left_over(&rig, "setuid 65534 alloc 0 1GiB ready theirs hold");
+    let theirs = rig.wait_for("theirs");
+    // As root without --all-users.
+    let end = rig.run(&format!("reclaim --pid {theirs} --yes"));
+    end.expect_code(125);
+    assert!(end.stderr.contains(&format!("gpuresid reclaim --all-users --pid {theirs} --yes")), "{}", end.stderr);
+    let end = rig.run("reclaim --orphans --yes --json");
+    assert!(left_alone(&end.expect_code(0).json(), theirs).contains("belongs to"), "{}", end.stdout);
+    assert!(alive(theirs));
+    // As nobody, against root's.
+    let _roots = rig.start("alloc 0 1GiB ready roots hold");
+    let roots = rig.wait_for("roots");
+    let end = as_nobody(&rig, &["reclaim", "--pid", &roots.to_string(), "--yes", "--force", "--all-users"]);
+    end.expect_code(125);
+    let with_sudo = format!("sudo gpuresid reclaim --all-users --pid {roots} --yes");
+    assert!(end.stderr.contains(&with_sudo), "{}", end.stderr);
+    assert!(alive(roots));
+    // As root with it.
+    rig.run("reclaim --orphans --all-users --yes").expect_code(0);
+    assert!(!alive(theirs) && alive(roots));
+}
+
+/// The binary as nobody; from a copy, because the build directory may not be open to all.
+fn as_nobody(rig: &Rig, arguments: &[&str]) -> Finished {
+    use std::os::unix::process::CommandExt as _;
+    let original = rig.gpuresid(arguments);
+    let (copy, library) = (rig.path("gpuresid-copy"), rig.path("libnvml-copy.so"));
+    fs::copy(original.get_program(), &copy).unwrap();
+    fs::copy(rig.library(), &library).unwrap();
+    fs::set_permissions(&library, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new(copy);
+    command.arg("--nvml-lib").arg(library).arg("--dev").arg(rig.dev()).args(arguments);
+    command.env("FAKE_NVML_LEDGER", rig.ledger.directory()).env_remove("XDG_RUNTIME_DIR").uid(65534).gid(65534);
+    rig.launch(command).wait()
+}
+
+// ---- what cannot be believed ----------------------------------------------------------------------------------------
+
+#[test]
+fn forged_reports_end_nobody() {
+    let rig = Rig::new();
+    let _innocent = rig.start("alloc 0 1GiB ready up hold");
+    let pid = rig.wait_for("up");
+    let option = checked(&rig, "alloc 0 1GiB sleep 0.3");
+    let path = rig.path("r.json");
+    let honest = rig.report("r.json");
+    let name = |pid: u32, ticks: u64| {
+        let mut forged = honest.clone();
+        let holder = serde_json::json!({"pid": pid, "start_ticks": ticks, "lineage": "own"});
+        forged["holders"] = Value::Array(vec![holder]);
+        forged["survivors"] = serde_json::json!([{"pid": pid, "start_ticks": ticks}]);
+        forged
+    };
+    let run = |forged: &Value| {
+        fs::write(&path, forged.to_string()).unwrap();
+        rig.run(&format!("reclaim {option} --yes --force --json"))
+    };
+    // Somebody's living training: its parent is not of that run.
+    let end = run(&name(pid, start_ticks(pid)));
+    assert!(left_alone(&end.expect_code(0).json(), pid).contains("its parent is"), "{}", end.stdout);
+    // Its number with another start: reused since.
+    let end = run(&name(pid, start_ticks(pid) + 1));
+    assert!(left_alone(&end.expect_code(0).json(), pid).contains("another process by now"), "{}", end.stdout);
+    // PID 1, and the one that runs us.
+    for pid in [1, std::process::id()] {
+        let end = run(&name(pid, start_ticks(pid)));
+        end.expect_code(125);
+    }
+    // A process that never existed.
+    run(&name(4_194_300, 1)).expect_code(0);
+    // Another machine, another boot.
+    for (field, value) in [("host", "elsewhere"), ("boot_id", "00000000-0000-0000-0000-000000000000")] {
+        let mut forged = name(pid, start_ticks(pid));
+        forged[field] = value.into();
+        run(&forged).expect_code(125);
+    }
+    // Anybody may have written it.
+    fs::write(&path, name(pid, start_ticks(pid)).to_string()).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+    let end = rig.run(&format!("reclaim {option} --yes"));
+    assert!(end.expect_code(125).stderr.contains("everybody may write"), "{}", end.stderr);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    if is_root() {
+        std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
+        let end = rig.run(&format!("reclaim {option} --yes"));
+        assert!(end.expect_code(125).stderr.contains("belongs to user 65534"), "{}", end.stderr);
+    }
+    assert!(alive(pid));
+}
+
+#[test]
+fn a_leftover_of_another_run_is_not_this_reports() {
+    let rig = Rig::new();
+    let option = checked(&rig, "alloc 0 1GiB sleep 0.3");
+    let _other = left_over(&rig, "alloc 0 1GiB ready other hold");
+    let other = rig.wait_for("other");
+    let mut forged = rig.report("r.json");
+    forged["survivors"] = serde_json::json!([{"pid": other, "start_ticks": start_ticks(other)}]);
+    fs::write(rig.path("r.json"), forged.to_string()).unwrap();
+    let end = rig.run(&format!("reclaim {option} --yes --json"));
+    assert!(left_alone(&end.expect_code(0).json(), other).contains("another run's marker"), "{}", end.stdout);
+    assert!(alive(other));
+}
+
+#[test]
+fn a_foreign_proc_is_for_looking_only() {
+    if !is_root() {
+        return;
+    }
+    let rig = Rig::new();
+    let _running = rig.start("alloc 0 1GiB ready up hold");
+    let pid = rig.wait_for("up");
+    let host = rig.path("host-proc");
+    fs::create_dir(&host).unwrap();
+    // A private PID namespace with its own /proc, where the outer one stands aside as a container would have it.
+    let script = "mount --rbind /proc \"$0\" && mount -t proc proc /proc && exec \"$@\"";
+    let gpuresid =
+        rig.gpuresid(["--procfs", host.to_str().unwrap(), "reclaim", "--pid", &pid.to_string(), "--yes", "--force"]);
+    let mut argv: Vec<std::ffi::OsString> =
+        ["unshare", "--mount", "--pid", "--fork", "sh", "-c", script].iter().map(Into::into).collect();
+    argv.push(host.into_os_string());
+    argv.push(gpuresid.get_program().into());
+    argv.extend(gpuresid.get_args().map(Into::into));
+    let end = rig.start_of(&argv).wait();
+    end.expect_code(125);
+    assert!(end.stderr.contains("another PID namespace"), "{}", end.stderr);
+    assert!(alive(pid));
+}
+
+#[test]
+fn who_sees_too_little_does_nothing() {
+    let rig = Rig::with_gpus(2);
+    let _left = left_over(&rig, "alloc 0 1GiB ready left hold");
+    let left = rig.wait_for("left");
+    rig.lose_gpu(1);
+    let end = rig.run("reclaim --orphans --yes --json");
+    end.expect_code(122);
+    assert!(end.json()["steps"].as_array().unwrap().is_empty());
+    assert!(alive(left));
+    // On the one that can be seen it acts.
+    rig.run("reclaim --orphans --yes -i 0").expect_code(0);
+    assert!(!alive(left));
+}
+
+#[test]
+fn exactly_one_kind_of_target_is_named() {
+    let rig = Rig::new();
+    for arguments in
+        ["reclaim", "reclaim --yes", "reclaim --orphans --pid 7", "reclaim --pid 7 --older-than 5m", "reclaim --pid 0"]
+    {
+        rig.run(arguments).expect_code(125);
+    }
+}
+
+// ---- time -----------------------------------------------------------------------------------------------------------
+
+#[test]
+fn one_that_dies_between_plan_and_signal_is_fine() {
+    let rig = Rig::new();
+    // The first ignores TERM, so that the second's turn comes after its end.
+    let marker = format!("{}-4194305-1", boot());
+    let script = "trap 'sleep 0.3; exit 0' TERM; \"$@\" & wait";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh"]).args(rig.program("alloc 0 1GiB ready up wait-gone there"));
+    command.env("GPURESID_RUN_ID", &marker).env("FAKE_NVML_LEDGER", rig.ledger.directory()).env("FAKE_DEV", rig.dev());
+    rig.mark("there");
+    let agent = rig.launch(command);
+    let worker = rig.wait_for("up");
+    let reclaim = rig.spawn(&format!("reclaim --pid {worker} --pid {} --grace 20s --yes --json", agent.pid()));
+    wait_until("the agent's signal", || reclaim.stderr().contains("TERM sent"));
+    fs::remove_file(rig.path("there")).unwrap();
+    let report = reclaim.wait().expect_code(0).json();
+    let outcome = step(&report, worker)["outcome"].as_str().unwrap();
+    assert!(["gone_before", "ended"].contains(&outcome), "{report:#}");
+    assert_eq!(rig.used(0), 0);
+}
+
+#[test]
+fn memory_that_comes_back_late_is_waited_for() {
+    let rig = Rig::new();
+    let _running = rig.start("alloc 0 1GiB late 0 0:1GiB,700:0B ready up hold");
+    let pid = rig.wait_for("up");
+    let end = rig.run(&format!("reclaim --pid {pid} --yes --json --settle 100ms"));
+    assert_eq!(end.code, Some(121), "{}", end.stdout);
+    assert!(!end.json()["advice"].as_array().unwrap().is_empty());
+    let _running = rig.start("alloc 0 1GiB late 0 0:1GiB,700:0B ready again hold");
+    let again = rig.wait_for("again");
+    rig.run(&format!("reclaim --pid {again} --yes --settle 10s")).expect_code(0);
+}
+
+#[test]
+fn two_at_once_are_kept_apart() {
+    let rig = Rig::new();
+    let _first = rig.start("ignore TERM alloc 0 1GiB ready one hold");
+    let one = rig.wait_for("one");
+    let slow = rig.spawn(&format!("reclaim --pid {one} --grace 1500ms --force --yes --json"));
+    wait_until("the first to act", || slow.stderr().contains("TERM sent"));
+    let second = rig.spawn(&format!("reclaim --pid {one} --force --yes --json"));
+    wait_until("the second to wait", || second.stderr().contains("another one is at work"));
+    assert!(alive(one));
+    let first = slow.wait();
+    assert_eq!(step(&first.expect_code(0).json(), one)["sent"], serde_json::json!(["TERM", "KILL"]));
+    // The second planned after the first had finished: nothing was left to signal.
+    let second = second.wait();
+    assert!(second.expect_code(0).json()["steps"].as_array().unwrap().is_empty(), "{}", second.stdout);
+    assert!(!second.stderr.contains("sent"), "{}", second.stderr);
+}
+
+#[test]
+fn a_plan_needs_no_lock() {
+    let rig = Rig::new();
+    let _first = rig.start("ignore TERM alloc 0 1GiB ready one hold");
+    let one = rig.wait_for("one");
+    let slow = rig.spawn(&format!("reclaim --pid {one} --grace 2s --yes"));
+    wait_until("the first to act", || slow.stderr().contains("TERM sent"));
+    let plan = rig.run(&format!("reclaim --pid {one}"));
+    assert!(!plan.expect_code(0).stderr.contains("waiting"), "{}", plan.stderr);
+    slow.signal(Signal::INT);
+    slow.wait().expect_signal(Signal::INT);
+    assert!(alive(one));
+}
