@@ -32,7 +32,7 @@ fn systemd_finds_no_fault_with_them() {
     let files: Vec<&str> = end.expect_code(0).stdout.lines().collect();
     assert_eq!(files.len(), 2);
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
-        println!("skipped: systemd-analyze is not here");
+        support::skipped("systemd-analyze is not here");
         return;
     }
     let output = Command::new("systemd-analyze").arg("verify").arg("--man=no").args(&files).output().unwrap();
@@ -51,7 +51,7 @@ fn systemd_finds_no_fault_with_them() {
 fn the_rights_of_the_service_suffice() {
     let setpriv = Command::new("setpriv").arg("--version").output().is_ok();
     if !rustix::process::geteuid().is_root() || !setpriv {
-        println!("skipped: this needs root and setpriv");
+        support::skipped("this needs root and setpriv");
         return;
     }
     let rig = Rig::new();
@@ -105,7 +105,7 @@ fn left_by_nobody(rig: &Rig) -> Option<Running> {
     command.env("FAKE_NVML_LEDGER", rig.ledger.directory()).env("FAKE_DEV", rig.dev());
     command.env("GPURESID_RUN_ID", format!("{boot}-4194305-1"));
     if !Path::new("/usr/bin/python3").exists() {
-        println!("skipped: there is no Python that every user may run");
+        support::skipped("there is no Python that every user may run");
         return None;
     }
     let left = rig.launch(command);

@@ -59,7 +59,7 @@ fn checked(rig: &Rig, verbs: &str) -> String {
 fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        println!("skipped: this needs root");
+        support::skipped("this needs root");
     }
     root
 }
@@ -207,7 +207,7 @@ impl Group {
             }
             let _ = fs::remove_dir(&place);
         }
-        println!("skipped: no control group can be made here");
+        support::skipped("no control group can be made here");
         None
     }
 
@@ -384,7 +384,7 @@ fn the_main_process_of_a_service_is_refused_and_its_leftover_is_not() {
     };
     wait_until("its adoption", || parent() != "0");
     if parent() != "1" {
-        println!("skipped: orphans do not go to PID 1 here");
+        support::skipped("orphans do not go to PID 1 here");
         return;
     }
     group.add(main);

@@ -152,7 +152,7 @@ fn children_from_before_us_are_not_ended() {
 #[test]
 fn a_private_namespace_is_emptied_too() {
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: this needs root");
+        support::skipped("this needs root");
         return;
     }
     let rig = Rig::new();

@@ -12,7 +12,7 @@ use support::{Finished, Rig};
 fn inside(rig: &Rig, script: &str) -> Option<Finished> {
     let may = Command::new("unshare").args(["-pf", "--mount-proc", "true"]).status();
     if !may.is_ok_and(|status| status.success()) {
-        println!("skipped: no private PID namespace can be made here");
+        support::skipped("no private PID namespace can be made here");
         return None;
     }
     let join =
@@ -73,7 +73,7 @@ fn a_number_reused_since_the_report_is_refused() {
     // The first process of the namespace has to reap what the check leaves, or the number is never free.
     let Some(end) = inside(&rig, &format!("trap 'true' CHLD\n{script}")) else { return };
     if end.code == Some(41) {
-        println!("skipped: the number was taken meanwhile");
+        support::skipped("the number was taken meanwhile");
         return;
     }
     end.expect_code(0);

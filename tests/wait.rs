@@ -194,7 +194,7 @@ fn a_terminal_shows_what_is_waited_for() {
     }
     let words = ["script", "-qec", &line, "/dev/null"].map(std::ffi::OsString::from);
     if std::process::Command::new("script").arg("--version").output().is_err() {
-        println!("skipped: there is no `script` here");
+        support::skipped("there is no `script` here");
         return;
     }
     let end = rig.start_of(&words).wait();

@@ -372,7 +372,10 @@ impl DeviceFold {
             trace.excess_rises = trace.excess_rises + Bytes::at_least_zero(now - last);
         }
         if settling && let Some(growth) = growth.and_then(|g| i64::try_from(g).ok()) {
-            trace.settled_excess_growth = Some(trace.settled_excess_growth.map_or(growth, |g| g.min(growth)));
+            // Memory that is listed no more but stays (an exported handle whose maker ends) begins a new count.
+            let same_entries = self.last.keys().eq(now.keys());
+            let smallest = trace.settled_excess_growth.filter(|_| same_entries);
+            trace.settled_excess_growth = Some(smallest.map_or(growth, |g| g.min(growth)));
         }
         self.excess_last = excess.or(self.excess_last);
         self.origins.retain(|k, _| now.contains_key(k));
