@@ -344,3 +344,28 @@ fn a_new_process_that_could_be_either_s_is_open() {
     assert!(report.because().contains("may be the command's or somebody else's"), "{}", report.because());
     left_in_peace(&report, stranger);
 }
+
+#[test]
+fn a_new_neighbour_whose_starter_ended_meanwhile_is_still_a_neighbour() {
+    if support::out_of_sight() {
+        return;
+    }
+    let rig = Rig::new();
+    let run = rig.spawn_check(&rig.reporting("--sample 20ms"), CLEAN);
+    rig.wait_for("up");
+    rig.wait_for_looks();
+    let starter = rig.start("spawn-clean { alloc 0 1GiB ready new hold } wait-file leave exit 0");
+    let new = rig.wait_for("new");
+    // It is seen below its starter; then it stands below PID 1, where it could be anybody's.
+    rig.wait_for_looks();
+    rig.mark("leave");
+    starter.wait().expect_code(0);
+    rig.wait_for_looks();
+    rig.mark("go");
+    run.wait().expect_code(0);
+    let report = rig.judged();
+    report.expect("clean").expect_charged(0);
+    report.expect_holder(new, "new_neighbour", "foreign");
+    assert!(report.why(new).contains("older than the command"), "{}", report.why(new));
+    left_in_peace(&report, new);
+}

@@ -95,7 +95,10 @@ impl Run<'_> {
         }
         if self.own_was_listed
             && let Some(command) = &launch.command
-            && let Some(older) = self.older_outsider(person.ancestors, command.id)
+            && let Some(older) = self
+                .older_outsider(person.ancestors, command.id)
+                // Who started it may have ended since it was first seen.
+                .or_else(|| self.older_outsider(&seen?.ancestors, command.id))
         {
             return Attribution::new(
                 Lineage::Foreign,
