@@ -20,7 +20,7 @@ use crate::{
         proc::ProcReader,
         session::{Session, SessionOptions},
     },
-    report::{Style, json, table},
+    report::{Style, json, redact, table},
 };
 use std::{
     io::{self, Write},
@@ -48,7 +48,7 @@ pub(super) fn run(global: &Global, args: &ReclaimArgs) -> anyhow::Result<Ending>
     let targets = targets(args, &reader)?;
     // Whoever else reclaims is let finish first, so that the plan is of what is left then.
     let _lock = args.yes.then(Lock::take).transpose()?;
-    act(&options, args, &reader, &targets)
+    act(&options, args, &reader, &targets, global.redact)
 }
 
 fn targets(args: &ReclaimArgs, reader: &ProcReader) -> anyhow::Result<Targets> {
@@ -60,7 +60,13 @@ fn targets(args: &ReclaimArgs, reader: &ProcReader) -> anyhow::Result<Targets> {
     })
 }
 
-fn act(options: &SessionOptions, args: &ReclaimArgs, reader: &ProcReader, targets: &Targets) -> anyhow::Result<Ending> {
+fn act(
+    options: &SessionOptions,
+    args: &ReclaimArgs,
+    reader: &ProcReader,
+    targets: &Targets,
+    redacted: bool,
+) -> anyhow::Result<Ending> {
     let mut session = Session::open(options, driver_is_slow)?;
     let before = session.snapshot()?;
     let before_status = judge::status(&before);
@@ -97,6 +103,9 @@ fn act(options: &SessionOptions, args: &ReclaimArgs, reader: &ProcReader, target
     report.steps = plan.steps.into_iter().map(|s| s.shown).collect();
     report.left_alone = plan.left_alone;
     report.devices = plan.devices;
+    if redacted {
+        redact::reclaim(&before, &mut report);
+    }
     say(&report, args.json)
 }
 

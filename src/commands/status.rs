@@ -40,7 +40,7 @@ pub(super) fn run(global: &Global, args: &StatusArgs) -> anyhow::Result<Ending> 
     Ok(Ending::Code(if found { exit::RESIDUE } else { exit::CLEAN }))
 }
 
-fn judged(snapshot: &Snapshot, all: bool, redacted: bool) -> StatusReport {
+pub(super) fn judged(snapshot: &Snapshot, all: bool, redacted: bool) -> StatusReport {
     let mut report = if all { judge::status_of_all(snapshot) } else { judge::status(snapshot) };
     if redacted {
         redact::status(snapshot, &mut report);

@@ -7,13 +7,14 @@
 
 use super::{
     diff::{host, same_machine},
-    driver_is_slow, session_options, stdout,
+    driver_is_slow, session_options,
+    status::judged,
+    stdout,
 };
 use crate::{
     cli::{Except, Global, WaitArgs},
     error::hinted,
     exit::{self, Ending},
-    judge,
     model::{Bytes, DeviceIdentity, DeviceLook, Limit, Look, ProcId, Process, ProcessState, Snapshot, Uuid},
     observe::{proc::ProcReader, session::Session},
     report::{Style, load, table, words},
@@ -91,7 +92,7 @@ pub(super) fn run(global: &Global, args: &WaitArgs) -> anyhow::Result<Ending> {
         let elapsed = started.elapsed();
         if elapsed >= args.timeout {
             line.clear();
-            return timed_out(&mut session, &held, args.timeout);
+            return timed_out(&mut session, &held, args.timeout, global.redact);
         }
         line.show(&reader, &look, &held, &living, elapsed, args.timeout);
         let hopeful = if args.any { !ready.is_empty() } else { all };
@@ -216,7 +217,7 @@ fn cost(device: &DeviceLook, except: &[u32]) -> Bytes {
     listed + contexts + alone
 }
 
-fn timed_out(session: &mut Session, held: &[Held], timeout: Duration) -> anyhow::Result<Ending> {
+fn timed_out(session: &mut Session, held: &[Held], timeout: Duration, redacted: bool) -> anyhow::Result<Ending> {
     let mut err = io::stderr().lock();
     // A terminal that is gone changes nothing about the result.
     let _ = writeln!(err, "gpuresid: the memory was not free after {}", humantime::format_duration(timeout));
@@ -225,7 +226,7 @@ fn timed_out(session: &mut Session, held: &[Held], timeout: Duration) -> anyhow:
     }
     if let Ok(snapshot) = session.snapshot() {
         let _ = writeln!(err);
-        let _ = table::status(&judge::status(&snapshot), &Style::stderr(), &mut err);
+        let _ = table::status(&judged(&snapshot, false, redacted), &Style::stderr(), &mut err);
     }
     Ok(Ending::Code(exit::TIMED_OUT))
 }

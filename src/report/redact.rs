@@ -5,7 +5,7 @@
 //! searched for the same words, because sentences quote them. Program names stay: without them nobody could tell who
 //! is meant.
 
-use crate::model::{Ghost, Holder, Launch, Observation, Process, Report, Snapshot, StatusReport, Trace};
+use crate::model::{Ghost, Holder, Launch, Observation, Process, ReclaimReport, Report, Snapshot, StatusReport, Trace};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -80,6 +80,14 @@ pub fn status(snapshot: &Snapshot, report: &mut StatusReport) {
     words.hide_in_texts(report);
 }
 
+/// Hides them in what `reclaim` says after the look `snapshot`.
+pub fn reclaim(snapshot: &Snapshot, report: &mut ReclaimReport) {
+    let mut words = Words::of([snapshot], None);
+    report.steps.iter().for_each(|s| words.name(s.user.as_deref()));
+    report.host = None;
+    words.hide_in_texts(report);
+}
+
 /// Hides them in a snapshot.
 pub fn snapshot(snapshot: &mut Snapshot) {
     let words = Words::of([&*snapshot], None);
@@ -104,6 +112,21 @@ fn hide_in_holder(holder: &mut Holder) {
 fn hide_in_ghosts(ghosts: &mut [Ghost]) {
     for line in ghosts.iter_mut().flat_map(|g| [&mut g.command, &mut g.impostor]).flatten() {
         hide_line(line);
+    }
+}
+
+/// Whatever has a PID is somebody, in every kind of report.
+fn hide_person(fields: &mut serde_json::Map<String, Value>) {
+    if !fields.contains_key("pid") {
+        return;
+    }
+    for name in ["command", "impostor"] {
+        if let Some(Value::String(line)) = fields.get_mut(name) {
+            hide_line(line);
+        }
+    }
+    if let Some(Value::String(user)) = fields.get_mut("user") {
+        *user = HIDDEN.into();
     }
 }
 
@@ -212,6 +235,7 @@ impl Words {
             Value::String(text) => *text = self.hide(text),
             Value::Array(all) => all.iter_mut().for_each(|v| self.walk(v)),
             Value::Object(fields) => {
+                hide_person(fields);
                 fields.iter_mut().filter(|(name, _)| !OURS.contains(&name.as_str())).for_each(|(_, v)| self.walk(v));
             }
             _ => {}
