@@ -8,6 +8,7 @@ mod values;
 pub use acting::{Except, GenArgs, ReclaimArgs, WaitArgs};
 
 use crate::{
+    demo::Case,
     exit,
     model::{Bytes, Cause, Limit, Scope},
     report::ReportTarget,
@@ -66,7 +67,7 @@ impl Cli {
             Some(_) if status != StatusArgs::default() => {
                 return Err(clap::Error::raw(
                     clap::error::ErrorKind::ArgumentConflict,
-                    "--json, --watch and --fail-on are options of `status` when they stand before the command; write \
+                    "--json, --watch, --all and --fail-on are options of `status` when they stand before the command; write \
                      them after it\n",
                 ));
             }
@@ -106,6 +107,9 @@ pub struct Global {
     /// Where the NVIDIA device files are
     #[arg(long, global = true, value_name = "PATH", default_value = "/dev")]
     pub dev: PathBuf,
+    /// Hide arguments, users and host names in everything that is written
+    #[arg(long, global = true, env = "GPURESID_REDACT", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    pub redact: bool,
     /// Colour: auto (on a terminal, unless NO_COLOR is set), always or never
     #[arg(
         long,
@@ -146,6 +150,11 @@ pub enum Command {
     /// Say which GPU memory is held that was not held in a snapshot
     #[command(after_help = exit::TABLE)]
     Diff(DiffArgs),
+    /// Check driver, permissions, environment and PyTorch, and say how to mend what is wrong
+    #[command(after_help = exit::TABLE)]
+    Doctor(DoctorArgs),
+    /// Show what `check` finds, with real processes on a simulated GPU: works on any machine
+    Demo(DemoArgs),
     /// Plan who is to be ended for the GPU memory that he holds, and with --yes do it
     #[command(after_help = with_exit_codes(acting::RECLAIM_EXAMPLES))]
     Reclaim(ReclaimArgs),
@@ -174,6 +183,9 @@ pub struct StatusArgs {
         conflicts_with = "fail_on"
     )]
     pub watch: Option<Duration>,
+    /// Name everybody who has a GPU open too, memory or not: monitors, ranks with a GPU they do not use
+    #[arg(long)]
+    pub all: bool,
     /// Exit with 121 if somebody holds memory for one of these causes, such as orphan,forked_copy,half_dead
     #[arg(long, value_name = "CAUSE", value_delimiter = ',', value_parser = values::cause)]
     pub fail_on: Vec<Cause>,
@@ -183,6 +195,7 @@ impl StatusArgs {
     fn or(self, after: Self) -> Self {
         Self {
             json: self.json || after.json,
+            all: self.all || after.all,
             watch: after.watch.or(self.watch),
             fail_on: [self.fail_on, after.fail_on].concat(),
         }
@@ -325,4 +338,26 @@ pub struct DiffArgs {
     /// What counts as residue.
     #[command(flatten)]
     pub limits: LimitArgs,
+}
+
+/// `doctor`.
+#[derive(Debug, Clone, Args)]
+pub struct DoctorArgs {
+    /// The Python whose PyTorch is looked at: an interpreter or an environment's directory [default: the first on PATH]
+    #[arg(long, value_name = "PATH")]
+    pub python: Option<PathBuf>,
+    /// Exit with 1 on a warning too
+    #[arg(long)]
+    pub strict: bool,
+    /// Write JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `demo`.
+#[derive(Debug, Clone, Args)]
+pub struct DemoArgs {
+    /// What to play [default: one after the other]
+    #[arg(value_name = "CASE")]
+    pub case: Option<Case>,
 }

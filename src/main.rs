@@ -3,7 +3,7 @@
 use clap::Parser;
 use gpuresid::{
     cli::{Cli, usage},
-    commands, error,
+    commands, demo, error,
     exit::{self, Ending},
     observe,
 };
@@ -13,6 +13,12 @@ fn main() {
     // The driver's helper is this same binary; its start is part of every command's time.
     if let Some(code) = observe::driver::inner_command(std::env::args_os()) {
         std::process::exit(code);
+    }
+    if let Some(code) = demo::inner_command(std::env::args_os()) {
+        std::process::exit(code);
+    }
+    if let Some(ending) = commands::demo::inner_command(std::env::args_os()) {
+        ending.end();
     }
     let ended = match Cli::try_parse() {
         Ok(cli) => commands::run(cli),

@@ -4,10 +4,13 @@
 
 mod secrets;
 
+use std::{ffi::OsString, os::unix::ffi::OsStrExt};
 use unicode_width::UnicodeWidthChar;
 
 /// Longest command line that a report keeps, in characters.
 const LONGEST_COMMAND: usize = 1000;
+/// Longest argument vector that a file of ours keeps, in characters.
+const LONGEST_ARGV: usize = 8000;
 
 /// Whether a character would act on a terminal or on the reading order instead of being seen.
 fn acts(c: char) -> bool {
@@ -117,9 +120,42 @@ pub fn display_command(argv: &[String], comm: &str) -> String {
     shown
 }
 
-/// An argument vector for reports: secrets hidden and made safe, one argument each.
+/// An argument vector for reports: secrets hidden and made safe, one argument each, cut at a length that still
+/// identifies it. Doing it twice changes nothing more.
 pub fn display_argv(argv: &[String]) -> Vec<String> {
-    secrets::hide(argv).iter().map(|arg| clean(arg)).collect()
+    let mut room = LONGEST_ARGV;
+    let mut shown = Vec::with_capacity(argv.len());
+    for arg in secrets::hide(argv) {
+        let arg = clean(&arg);
+        let long = arg.chars().count();
+        if long > room {
+            shown.push(arg.chars().take(room).filter(|c| *c != '…').chain(['…']).collect());
+            break;
+        }
+        room -= long;
+        shown.push(arg);
+    }
+    shown
+}
+
+/// As [`display_argv`], for arguments as the system has them.
+pub fn display_arguments(argv: &[OsString]) -> Vec<String> {
+    display_argv(&argv.iter().map(|arg| from_bytes(arg.as_bytes())).collect::<Vec<_>>())
+}
+
+/// A foreign word as a part of a command to paste: quoted where a shell would act on it. `None` where it cannot be pasted
+/// at all, because it holds what acts on a terminal.
+pub fn shell_word(word: &str) -> Option<String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | ':' | '@' | '%' | '+' | ',');
+    if word.chars().any(acts) {
+        return None;
+    }
+    if !word.is_empty() && !word.starts_with('-') && word.chars().all(plain) {
+        return Some(word.into());
+    }
+    // A word that begins with a dash would be taken for an option, quoted or not.
+    let lead = if word.starts_with('-') { "./" } else { "" };
+    Some(format!("'{lead}{}'", word.replace('\'', "'\\''")))
 }
 
 #[cfg(test)]
@@ -175,5 +211,34 @@ mod tests {
         assert!(long.ends_with("x…"));
         assert_eq!(display_command(&[], "kworker\n"), "[kworker\\n]");
         assert_eq!(display_argv(&argv(&["a", "--token=x", "b\nc"])), ["a", "--token=***", "b\\nc"]);
+    }
+
+    #[test]
+    fn an_argument_vector_is_cut_once() {
+        let long = argv(&["python", &"x".repeat(LONGEST_ARGV), "more"]);
+        let once = display_argv(&long);
+        assert_eq!((once.len(), once[1].ends_with("x…")), (2, true));
+        assert_eq!(once.concat().chars().count(), LONGEST_ARGV + 1);
+        assert_eq!(display_argv(&once), once);
+        let bytes = std::os::unix::ffi::OsStringExt::from_vec(b"caf\xe9\n".to_vec());
+        assert_eq!(display_arguments(&[bytes]), ["caf\\xe9\\n"]);
+    }
+
+    #[test]
+    fn a_pasted_word_is_one_word() {
+        for (word, quoted) in [
+            ("/dev/shm/torch_1_2", "/dev/shm/torch_1_2"),
+            ("a b", "'a b'"),
+            ("$(reboot)", "'$(reboot)'"),
+            ("it's; rm -rf ~", "'it'\\''s; rm -rf ~'"),
+            ("-rf", "'./-rf'"),
+            ("", "''"),
+            ("*", "'*'"),
+        ] {
+            assert_eq!(shell_word(word).as_deref(), Some(quoted));
+        }
+        for word in ["a\nb", "\x1b[2J", "x\u{202e}y"] {
+            assert_eq!(shell_word(word), None);
+        }
     }
 }

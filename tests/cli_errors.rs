@@ -79,7 +79,7 @@ fn nonsense_on_the_command_line() {
         ),
         (
             "--json check -- true",
-            "--json, --watch and --fail-on are options of `status` when they stand before the command; write them after \
+            "--json, --watch, --all and --fail-on are options of `status` when they stand before the command; write them after \
              it\n\nhint: more: gpuresid --help, gpuresid COMMAND --help\n",
         ),
     ] {

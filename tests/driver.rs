@@ -5,7 +5,7 @@
 mod support;
 
 use gpuresid::{
-    model::{Bytes, DeviceLook, Entry, ListKind, Look, MemoryApi, ProcId},
+    model::{Bytes, DeviceLook, Entry, ListApi, ListKind, Look, MemoryApi, ProcId},
     observe::driver::{Blocking, Failure, FailureKind, Inventory, Options, Placement, Source},
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -349,7 +349,7 @@ fn a_hang_in_a_look_is_named_and_the_next_look_may_work() {
     for placement in [Placement::Child, Placement::Nursery] {
         let rig = Rig::with_gpus(2);
         let mut driver = start(&rig, &Options { look_timeout: SHORT, placement, ..options(&rig) });
-        inventory(&mut driver).unwrap();
+        let inventory = inventory(&mut driver).unwrap();
         fs::write(rig.ledger.directory().join("stuck"), "").unwrap();
         rig.fault(Fault {
             function: "nvmlDeviceGetGraphicsRunningProcesses*".into(),
@@ -357,12 +357,89 @@ fn a_hang_in_a_look_is_named_and_the_next_look_may_work() {
             hang_while: Some("stuck".into()),
             ..Fault::default()
         });
-        let failure = driver.look(&[]).unwrap_err();
+        // Alone it is all that was asked for.
+        let only = [inventory.devices[1].uuid.clone()];
+        let failure = driver.look(&only).unwrap_err();
         assert_eq!(failure.kind, FailureKind::Timeout);
         assert!(failure.message.contains("nvmlDeviceGetGraphicsRunningProcesses on GPU 1"), "{failure}");
         rig.let_go("stuck");
         wait_until("a replacement answers", || driver.look(&[]).is_ok_and(|l| l.devices.len() == 2));
     }
+}
+
+#[test]
+fn a_gpu_that_hangs_is_its_own_gap_and_comes_back() {
+    // In the first look, which opens threads of its own, and in a later one.
+    for looks_before in [0, 2] {
+        let rig = Rig::with_gpus(3);
+        rig.add("a", Allocation { device: 2, ..held(4_000_001, 100) });
+        let mut driver = start(&rig, &Options { look_timeout: Duration::from_secs(2), ..options(&rig) });
+        inventory(&mut driver).unwrap();
+        for _ in 0..looks_before {
+            assert!(driver.look(&[]).unwrap().devices.iter().all(|d| d.gaps.is_empty()));
+        }
+        fs::write(rig.ledger.directory().join("stuck"), "").unwrap();
+        let stuck = Some("stuck".into());
+        let function = "nvmlDeviceGetMemoryInfo_v2".into();
+        rig.fault(Fault { function, device: Some(1), hang_while: stuck, ..Fault::default() });
+        let look = driver.look(&[]).unwrap();
+        assert_eq!((look.devices[1].memory, &look.devices[1].entries), (None, &None));
+        assert!(
+            reasons(&look.devices[1]).contains("nvmlDeviceGetMemoryInfo_v2 on GPU 1 did not come back"),
+            "{look:?}"
+        );
+        assert!(look.devices[0].memory.is_some() && look.devices[0].gaps.is_empty());
+        assert_eq!(pids(&look.devices[2]), [4_000_001]);
+        // It is asked no more, and costs no more time.
+        let hung = rig.calls().iter().filter(|c| c.code.is_none()).count();
+        for _ in 0..20 {
+            let begun = std::time::Instant::now();
+            assert_eq!(driver.look(&[]).unwrap().devices[1].memory, None);
+            assert!(begun.elapsed() < Duration::from_secs(1));
+        }
+        assert_eq!(rig.calls().iter().filter(|c| c.code.is_none()).count(), hung);
+        assert_eq!(driver.tool_processes().len(), 1, "the helper need not be replaced");
+        rig.let_go("stuck");
+        wait_until("it answers again", || driver.look(&[]).unwrap().devices.iter().all(|d| d.memory.is_some()));
+    }
+}
+
+#[test]
+fn a_gpu_that_hangs_while_it_is_opened_is_its_own_gap() {
+    let rig = Rig::with_gpus(2);
+    let function = "nvmlDeviceGetHandleByIndex_v2".into();
+    // The call names no GPU; the second of the two hangs, whichever it is.
+    rig.fault(Fault { function, from: 1, hang: true, ..Fault::default() });
+    let mut driver = start(&rig, &Options { open_timeout: Duration::from_secs(3), ..options(&rig) });
+    let inventory = inventory(&mut driver).unwrap();
+    assert_eq!(inventory.devices.len(), 2);
+    let gaps: Vec<_> = inventory.gaps.iter().map(ToString::to_string).collect();
+    assert!(gaps.iter().any(|g| g.contains("nvmlDeviceGetHandleByIndex_v2")), "{gaps:?}");
+    let look = driver.look(&[]).unwrap();
+    assert_eq!(look.devices.iter().filter(|d| d.memory.is_some()).count(), 1, "{look:?}");
+}
+
+#[test]
+fn the_calls_that_answered_are_kept() {
+    let lists = ["nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"];
+    for (without, api) in [(&[][..], ListApi::V3), (&["_v3"], ListApi::V2), (&["_v3", "_v2"], ListApi::V1)] {
+        let rig = Rig::new();
+        let missing: Vec<_> = lists.iter().flat_map(|l| without.iter().map(move |v| format!("{l}{v}"))).collect();
+        if !missing.is_empty() {
+            rig.without_symbols(&missing.iter().map(String::as_str).collect::<Vec<_>>());
+        }
+        assert_eq!(only(look(&rig)).list_api, Some(api));
+    }
+}
+
+#[test]
+fn a_gpu_without_memory_of_its_own_still_tells_its_processes() {
+    let rig = Rig::new();
+    rig.add("a", held(4_000_001, 100));
+    rig.answers("nvmlDeviceGetMemoryInfo*", 3);
+    let look = only(look(&rig));
+    assert_eq!((look.memory, pids(&look)), (None, vec![4_000_001]));
+    assert!(reasons(&look).contains("shares the machine's memory"), "{look:?}");
 }
 
 #[test]

@@ -438,7 +438,7 @@ fn the_proc_of_another_namespace_is_foreign() {
     assert_ne!(outside.pid_namespace, ours.observer().pid_namespace);
 
     let procfs = format!("/proc/{}/root/proc", outside.id.pid).into();
-    let inner = ProcReader::new(ProcOptions { procfs, dev: dev.path().into() }).unwrap();
+    let inner = ProcReader::new(ProcOptions { procfs, dev: dev.path().into(), ..ProcOptions::default() }).unwrap();
     let me = inner.observer();
     assert!(me.foreign_procfs && me.out_of_sight());
     assert_eq!(me.pid_namespace, outside.pid_namespace);

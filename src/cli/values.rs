@@ -54,18 +54,23 @@ pub(super) fn except(text: &str) -> Result<super::Except, String> {
     }
 }
 
-const CAUSES: [(&str, Cause); 12] = [
+const CAUSES: [(&str, Cause); 17] = [
+    ("stuck_in_kernel", Cause::StuckInKernel),
     ("draining", Cause::Draining),
     ("stopped", Cause::Stopped),
     ("half_dead", Cause::HalfDead),
+    ("mps_server", Cause::MpsServer),
     ("forked_copy", Cause::ForkedCopy),
     ("exported_handle", Cause::ExportedHandle),
+    ("peer_mapping", Cause::PeerMapping),
     ("orphan", Cause::Orphan),
     ("still_running", Cause::StillRunning),
     ("detached", Cause::Detached),
+    ("context_only", Cause::ContextOnly),
     ("grown_neighbour", Cause::GrownNeighbour),
     ("new_neighbour", Cause::NewNeighbour),
     ("out_of_sight", Cause::OutOfSight),
+    ("platform", Cause::Platform),
     ("in_use", Cause::InUse),
 ];
 

@@ -13,14 +13,18 @@ use crate::{
         proc::{ProcOptions, ProcReader},
         select::Selection,
     },
-    report::{ReportTarget, Style, Targets, table},
+    report::{ReportTarget, Style, Targets, redact, table},
     run::{self, Before, Event, NotStarted, Outcome, Session, Stop},
+    text,
 };
 use std::{
     ffi::OsString,
     io::{self, Write},
     time::Duration,
 };
+
+/// How the finding of a command that could not be run begins.
+const NOT_STARTED: &str = "not started: ";
 
 /// What `check` was asked for.
 #[derive(Debug, Clone)]
@@ -47,6 +51,8 @@ pub struct CheckOptions {
     pub sample: Duration,
     /// Print nothing; the exit code and the reports say it.
     pub silent: bool,
+    /// Hide arguments, users and host names in everything that is written.
+    pub redact: bool,
     /// The reports to write.
     pub reports: Vec<ReportTarget>,
     /// Where device readings come from.
@@ -74,6 +80,7 @@ impl CheckOptions {
             cleanup: false,
             sample: Duration::from_millis(100),
             silent: false,
+            redact: false,
             reports: Vec::new(),
             source: Source::Nvml { library: None },
             open_timeout: Duration::from_secs(60),
@@ -106,6 +113,7 @@ pub(super) fn options(global: &Global, args: CheckArgs) -> CheckOptions {
         cleanup: args.cleanup,
         sample: args.sample,
         silent: args.quiet,
+        redact: global.redact,
         reports: args.report,
         source: session.source,
         open_timeout: session.open_timeout,
@@ -180,7 +188,7 @@ fn report(
     session: &mut Session,
     before: &Before,
 ) -> Ending {
-    let observation = Observation {
+    let mut observation = Observation {
         schema: schema::OBSERVATION.into(),
         before: outcome.before.clone(),
         trace: outcome.trace.clone(),
@@ -197,6 +205,9 @@ fn report(
         }
         report.cleanup = Some(cleanup);
         session.leave_at_next_signal();
+    }
+    if options.redact {
+        redact::run(&mut observation, &mut report);
     }
     if !options.silent {
         say(|out| table::check(&report, &Style::stderr(), out));
@@ -230,8 +241,9 @@ fn not_started(
         settle_end: None,
         survivors: Vec::new(),
         oom_kills: None,
+        leftovers: Vec::new(),
     };
-    let observation = Observation {
+    let mut observation = Observation {
         schema: schema::OBSERVATION.into(),
         before: snapshot.clone(),
         trace: Trace::default(),
@@ -242,17 +254,18 @@ fn not_started(
     let mut report = judge::judge(&observation);
     report.exit_code = error.exit_code;
     report.command = Some(CommandReport {
-        argv: run.argv.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
+        argv: text::display_arguments(&run.argv),
         exit_code: Some(error.exit_code),
         signal: None,
         timed_out: false,
         seconds: None,
     });
-    report.findings.insert(
-        0,
-        Finding { kind: FindingKind::Died, device_uuid: None, bytes: None, text: format!("not started: {error}") },
-    );
-    say(|out| writeln!(out, "gpuresid: error: {error}"));
+    report.findings.insert(0, Finding::new(FindingKind::Died, None, None, format!("{NOT_STARTED}{error}")));
+    if options.redact {
+        redact::run(&mut observation, &mut report);
+    }
+    let said = report.findings.first().map_or_else(String::new, |f| f.text.replacen(NOT_STARTED, "", 1));
+    say(|out| writeln!(out, "gpuresid: error: {}", text::clean(&said)));
     write(targets, &report, &observation);
     Ending::Code(error.exit_code)
 }

@@ -8,7 +8,7 @@ use crate::{
     judge,
     model::{Gap, Launch, Observation, Scope, Snapshot, Trace, schema},
     observe::{marker::snapshot_id, select::Selection, session::Session},
-    report::{Style, json, load, table},
+    report::{Style, json, load, redact, table},
 };
 use std::{collections::BTreeSet, path::Path};
 
@@ -34,7 +34,7 @@ pub(super) fn run(global: &Global, args: &DiffArgs) -> anyhow::Result<Ending> {
         None if marker::is_known(&run_id, &after) => Scope::Run,
         None => Scope::New,
     };
-    let observation = Observation {
+    let mut observation = Observation {
         schema: schema::OBSERVATION.into(),
         launch: launch(run_id, scope, &before),
         before,
@@ -42,7 +42,10 @@ pub(super) fn run(global: &Global, args: &DiffArgs) -> anyhow::Result<Ending> {
         after,
         limits: limits(&args.limits),
     };
-    let report = judge::judge(&observation);
+    let mut report = judge::judge(&observation);
+    if global.redact {
+        redact::run(&mut observation, &mut report);
+    }
     stdout::print(|out| match args.json {
         true => json::pretty(&report, out),
         false => table::check(&report, &Style::stdout(), out),
@@ -63,6 +66,7 @@ fn launch(run_id: String, scope: Scope, before: &Snapshot) -> Launch {
         settle_end: None,
         survivors: Vec::new(),
         oom_kills: None,
+        leftovers: Vec::new(),
     }
 }
 

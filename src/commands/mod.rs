@@ -1,7 +1,9 @@
 //! One short file per subcommand: wiring and loops only.
 
 pub mod check;
+pub mod demo;
 mod diff;
+mod doctor;
 mod r#gen;
 mod marker;
 mod reclaim;
@@ -43,7 +45,9 @@ pub fn run(cli: Cli) -> anyhow::Result<Ending> {
         Command::Status(args) => status::run(&global, &args),
         Command::Check(args) => check::run(&check::options(&global, args)),
         Command::Snapshot(args) => snapshot::run(&global, &args),
+        Command::Demo(args) => demo::run(&args),
         Command::Diff(args) => diff::run(&global, &args),
+        Command::Doctor(args) => doctor::run(&global, args),
         Command::Reclaim(args) => reclaim::run(&global, &args),
         Command::Wait(args) => wait::run(&global, &args),
         Command::Gen(args) => r#gen::run(&args),
@@ -54,7 +58,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Ending> {
 fn session_options(global: &Global) -> SessionOptions {
     SessionOptions {
         source: Source::Nvml { library: global.nvml_lib.clone() },
-        proc: ProcOptions { procfs: global.procfs.clone(), dev: global.dev.clone() },
+        proc: ProcOptions { procfs: global.procfs.clone(), dev: global.dev.clone(), ..ProcOptions::default() },
         selection: selection(global),
         open_timeout: global.nvml_timeout.unwrap_or(OPEN_TIMEOUT),
         look_timeout: global.nvml_timeout.unwrap_or(LOOK_TIMEOUT),

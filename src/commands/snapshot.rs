@@ -5,7 +5,7 @@ use crate::{
     cli::{Global, SnapshotArgs},
     exit::{self, Ending},
     observe::{marker::snapshot_id, session::Session},
-    report::{json, pending::Pending},
+    report::{json, pending::Pending, redact},
 };
 
 /// Takes a snapshot.
@@ -14,7 +14,10 @@ use crate::{
 /// If nothing could be read, or it cannot be written.
 pub(super) fn run(global: &Global, args: &SnapshotArgs) -> anyhow::Result<Ending> {
     let file = args.output.as_deref().map(Pending::open).transpose()?;
-    let snapshot = Session::open(&session_options(global), driver_is_slow)?.snapshot()?;
+    let mut snapshot = Session::open(&session_options(global), driver_is_slow)?.snapshot()?;
+    if global.redact {
+        redact::snapshot(&mut snapshot);
+    }
     match file {
         Some(file) => file.write(|out| json::pretty(&snapshot, out))?,
         None => {

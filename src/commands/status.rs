@@ -8,9 +8,9 @@ use crate::{
     cli::{Global, StatusArgs},
     exit::{self, Ending},
     judge,
-    model::StatusReport,
+    model::{Snapshot, StatusReport},
     observe::session::{Session, SessionOptions},
-    report::{Style, json, table},
+    report::{Style, json, redact, table},
     text,
 };
 use std::{
@@ -29,9 +29,9 @@ const SLOW: Duration = Duration::from_secs(5);
 pub(super) fn run(global: &Global, args: &StatusArgs) -> anyhow::Result<Ending> {
     let options = session_options(global);
     if let Some(every) = args.watch {
-        return watch(&options, every, args.json);
+        return watch(&options, every, args, global.redact);
     }
-    let report = judge::status(&Session::open(&options, driver_is_slow)?.snapshot()?);
+    let report = judged(&Session::open(&options, driver_is_slow)?.snapshot()?, args.all, global.redact);
     stdout::print(|out| match args.json {
         true => json::pretty(&report, out),
         false => table::status(&report, &Style::stdout(), out),
@@ -40,11 +40,19 @@ pub(super) fn run(global: &Global, args: &StatusArgs) -> anyhow::Result<Ending> 
     Ok(Ending::Code(if found { exit::RESIDUE } else { exit::CLEAN }))
 }
 
-fn watch(options: &SessionOptions, every: Duration, as_json: bool) -> anyhow::Result<Ending> {
+fn judged(snapshot: &Snapshot, all: bool, redacted: bool) -> StatusReport {
+    let mut report = if all { judge::status_of_all(snapshot) } else { judge::status(snapshot) };
+    if redacted {
+        redact::status(snapshot, &mut report);
+    }
+    report
+}
+
+fn watch(options: &SessionOptions, every: Duration, args: &StatusArgs, redacted: bool) -> anyhow::Result<Ending> {
     let mut session = None;
     let mut first = true;
     loop {
-        let looked = look(options, &mut session);
+        let looked = look(options, &mut session, args.all, redacted);
         if every >= SLOW || looked.is_err() {
             session = None;
         }
@@ -53,7 +61,7 @@ fn watch(options: &SessionOptions, every: Duration, as_json: bool) -> anyhow::Re
             Err(error) if first => return Err(error),
             other => other,
         };
-        let reader = match (&report, as_json) {
+        let reader = match (&report, args.json) {
             (Ok(report), true) => stdout::print(|out| json::line(report, out))?,
             (Err(_), true) => Reader::There,
             (report, false) => stdout::print(|out| frame(report, every, first, out))?,
@@ -66,12 +74,17 @@ fn watch(options: &SessionOptions, every: Duration, as_json: bool) -> anyhow::Re
     }
 }
 
-fn look(options: &SessionOptions, session: &mut Option<Session>) -> anyhow::Result<StatusReport> {
+fn look(
+    options: &SessionOptions,
+    session: &mut Option<Session>,
+    all: bool,
+    redacted: bool,
+) -> anyhow::Result<StatusReport> {
     let session = match session {
         Some(session) => session,
         None => session.insert(Session::open(options, driver_is_slow)?),
     };
-    Ok(judge::status(&session.snapshot()?))
+    Ok(judged(&session.snapshot()?, all, redacted))
 }
 
 /// One picture. On a terminal it is drawn over the one before, line by line, so that nothing flickers.

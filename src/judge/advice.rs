@@ -2,8 +2,11 @@
 //!
 //! No `kill` is advised for detached processes or for those of others: they may be doing somebody's work.
 
-use super::scene::Scene;
-use crate::model::{Advice, Bytes, Cause, Ghost, Holder, Lineage, Verdict};
+use super::{cause::adopts, ends, kernel, programs, scene::Scene};
+use crate::{
+    model::{Advice, Bytes, Cause, Ghost, Holder, Lineage, Process, ProcessState, Verdict},
+    text,
+};
 
 /// The steps after a run.
 pub(crate) fn of_run(verdict: Verdict, scene: &Scene<'_>, holders: &[Holder], ghosts: &[Ghost]) -> Vec<Advice> {
@@ -11,8 +14,9 @@ pub(crate) fn of_run(verdict: Verdict, scene: &Scene<'_>, holders: &[Holder], gh
         return Vec::new();
     }
     let mine: Vec<&Holder> = holders.iter().filter(|h| h.lineage != Lineage::Foreign).collect();
-    let mut steps = steps(&mine, ghosts);
+    let mut steps = steps(scene, &mine, ghosts);
     steps.extend(see_more(scene, verdict == Verdict::Inconclusive));
+    steps.extend(either_s(verdict, &mine));
     if steps.is_empty() {
         steps.push(step(
             Some("gpuresid".into()),
@@ -25,8 +29,10 @@ pub(crate) fn of_run(verdict: Verdict, scene: &Scene<'_>, holders: &[Holder], gh
 
 /// The steps after a single look.
 pub(crate) fn of_snapshot(scene: &Scene<'_>, holders: &[Holder], ghosts: &[Ghost]) -> Vec<Advice> {
-    let all: Vec<&Holder> = holders.iter().filter(|h| !matches!(h.cause, Cause::InUse | Cause::Detached)).collect();
-    let mut steps = steps(&all, ghosts);
+    // A server of the multi-process service is meant to stay: a finding says how it is ended.
+    let all: Vec<&Holder> =
+        holders.iter().filter(|h| !matches!(h.cause, Cause::InUse | Cause::Detached | Cause::MpsServer)).collect();
+    let mut steps = steps(scene, &all, ghosts);
     if holders.iter().any(|h| h.cause == Cause::Orphan) {
         steps.push(step(
             Some("gpuresid reclaim --orphans".into()),
@@ -44,15 +50,31 @@ fn step(command: Option<String>, why: impl Into<String>, disturbs: impl Into<Str
     Advice { command, why: why.into(), disturbs: disturbs.into() }
 }
 
+/// New processes that may be the command's or somebody else's: nobody is to be ended on a guess.
+fn either_s(verdict: Verdict, holders: &[&Holder]) -> Option<Advice> {
+    let unknown: Vec<_> = holders.iter().filter(|h| h.lineage == Lineage::Unknown).map(|h| h.pid.to_string()).collect();
+    let pids = unknown.join(", ");
+    (verdict == Verdict::Inconclusive && !unknown.is_empty()).then(|| {
+        step(
+            Some("gpuresid".into()),
+            format!(
+                "see what PID {pids} is: it came while the command ran, and may be the command's or somebody else's. If \
+                 new processes do the command's work (docker, srun, kubectl), check with `--scope new`"
+            ),
+            "nobody",
+        )
+    })
+}
+
 /// Whom a signal to this holder disturbs, in words.
 fn name(holder: &Holder) -> String {
     let short: String = holder.command.chars().take(40).collect();
     format!("PID {} ({short})", holder.pid)
 }
 
-/// The step for each holder, by its cause.
-fn steps(holders: &[&Holder], ghosts: &[Ghost]) -> Vec<Advice> {
-    let mut steps = Vec::new();
+/// The steps for each holder, by its cause; a step that serves several stands once.
+fn steps(scene: &Scene<'_>, holders: &[&Holder], ghosts: &[Ghost]) -> Vec<Advice> {
+    let mut steps: Vec<Advice> = Vec::new();
     if holders.iter().any(|h| h.cause == Cause::Draining) {
         steps.push(step(
             Some("gpuresid".into()),
@@ -60,55 +82,10 @@ fn steps(holders: &[&Holder], ghosts: &[Ghost]) -> Vec<Advice> {
             "nobody",
         ));
     }
-    for holder in holders {
-        let (pid, bytes) = (holder.pid, amount(holder));
-        let whose = sudo_note(holder);
-        match holder.cause {
-            Cause::Stopped => {
-                steps.push(step(
-                    Some(format!("kill -CONT {pid}")),
-                    "let it go on; if it was stopped by mistake (Ctrl-Z), it ends its work and gives the memory back"
-                        .to_owned(),
-                    "nobody",
-                ));
-                steps.push(step(
-                    Some(format!("kill {pid}; kill -CONT {pid}")),
-                    format!("end it{bytes}: a stopped process takes TERM only when it may go on{whose}"),
-                    name(holder),
-                ));
-            }
-            Cause::HalfDead => steps.push(step(
-                Some(format!("kill -KILL {pid}")),
-                format!("end its remaining threads{bytes}: without its main thread it can end no other way{whose}"),
-                name(holder),
-            )),
-            Cause::ForkedCopy => steps.push(step(
-                Some(format!("kill {pid}")),
-                format!("end the copy that keeps the memory of the process that is gone{bytes}{whose}"),
-                name(holder),
-            )),
-            Cause::ExportedHandle => steps.push(step(
-                Some(format!("kill {pid}")),
-                format!("end the process that keeps the exported allocation{whose}; the look after it shows whether it was this one"),
-                name(holder),
-            )),
-            Cause::Orphan => steps.push(step(
-                Some(format!("kill {pid}")),
-                format!(
-                    "end what outlived its run{bytes}{whose}. If it is a server that is meant to stay, leave it: then the \
-                     memory is in use, not lost"
-                ),
-                name(holder),
-            )),
-            Cause::StillRunning if holder.lineage != Lineage::Foreign => steps.push(step(
-                Some(format!("kill {pid}")),
-                format!(
-                    "end it{bytes}{whose}, after what started it{}: a supervisor would start it again",
-                    holder.launcher.as_ref().map(|l| format!(", {l}")).unwrap_or_default()
-                ),
-                name(holder),
-            )),
-            _ => {}
+    for step in holders.iter().flat_map(|holder| of_holder(scene, holder)) {
+        let same = |known: &Advice| known.command.is_some() && known.command == step.command;
+        if !steps.iter().any(same) {
+            steps.push(step);
         }
     }
     if holders.iter().any(|h| h.cause == Cause::ForkedCopy) || ghosts.iter().any(|g| g.lineage == Lineage::Own) {
@@ -118,6 +95,185 @@ fn steps(holders: &[&Holder], ghosts: &[Ghost]) -> Vec<Advice> {
              (multiprocessing.set_start_method(\"spawn\")), so that they do not inherit the GPU",
             "nobody",
         ));
+    }
+    steps
+}
+
+fn of_holder(scene: &Scene<'_>, holder: &Holder) -> Vec<Advice> {
+    let (pid, bytes) = (holder.pid, amount(holder));
+    let whose = sudo_note(holder);
+    let process = scene.living(holder);
+    match holder.cause {
+        Cause::StuckInKernel => process.map(|p| stuck(holder, p)).unwrap_or_default(),
+        Cause::Stopped => stopped(scene, holder, process, &whose),
+        Cause::HalfDead => end(scene, holder, process, || {
+            step(
+                Some(format!("kill -KILL {pid}")),
+                format!("end its remaining threads{bytes}: without its main thread it can end no other way{whose}"),
+                name(holder),
+            )
+        }),
+        Cause::ForkedCopy => end(scene, holder, process, || {
+            step(
+                Some(format!("kill {pid}")),
+                format!("end the copy that keeps the memory of the process that is gone{bytes}{whose}"),
+                name(holder),
+            )
+        }),
+        Cause::ExportedHandle => end(scene, holder, process, || {
+            step(
+                Some(format!("kill {pid}")),
+                format!(
+                    "end the process that keeps the exported allocation{whose}; the look after it shows whether it was this one"
+                ),
+                name(holder),
+            )
+        }),
+        Cause::Orphan => end(scene, holder, process, || {
+            step(
+                Some(format!("kill {pid}")),
+                format!(
+                    "end what outlived its run{bytes}{whose}. If it is a server that is meant to stay, leave it: then the \
+                     memory is in use, not lost"
+                ),
+                name(holder),
+            )
+        }),
+        Cause::PeerMapping => peer_mapping(scene, holder, process, &whose),
+        Cause::StillRunning if holder.lineage != Lineage::Foreign => end(scene, holder, process, || {
+            step(
+                Some(format!("kill {pid}")),
+                format!(
+                    "end it{bytes}{whose}, after what started it{}: a supervisor would start it again",
+                    holder.launcher.as_ref().map(|l| format!(", {l}")).unwrap_or_default()
+                ),
+                name(holder),
+            )
+        }),
+        Cause::MpsServer => end(scene, holder, process, || step(None, "quit the multi-process service", name(holder))),
+        _ => Vec::new(),
+    }
+}
+
+/// How a holder is ended: with the plain signal, or at the level that owns it, or the one and then the other.
+fn end(scene: &Scene<'_>, holder: &Holder, process: Option<&Process>, plain: impl FnOnce() -> Advice) -> Vec<Advice> {
+    let known = process.and_then(programs::recognise);
+    if let Some(known) = &known
+        && let programs::Remedy::LeaveAlone(why) = known.program.remedy
+    {
+        return vec![step(None, format!("leave PID {} ({}) alone: {why}", holder.pid, known.program.name), "nobody")];
+    }
+    match process.and_then(|process| ends::of(scene, process, known.as_ref())) {
+        None => vec![plain()],
+        Some(way) => {
+            let bytes = amount(holder);
+            let signal = way.signal_first.then(plain);
+            let again = if way.signal_first { "if it comes back: " } else { "" };
+            let owner =
+                step(Some(way.command), format!("{again}{} (PID {}{bytes})", way.why, holder.pid), way.disturbs);
+            signal.into_iter().chain([owner]).collect()
+        }
+    }
+}
+
+fn stuck(holder: &Holder, process: &Process) -> Vec<Advice> {
+    let pid = holder.pid;
+    let mut steps = Vec::new();
+    if let Some(what) = kernel::waits_for(process) {
+        steps.push(step(
+            None,
+            format!("cure what PID {pid} waits for ({what}): it goes on, or ends, as soon as that answers"),
+            "nobody",
+        ));
+    } else {
+        steps.push(step(
+            Some("gpuresid".into()),
+            format!("look again: PID {pid} may still come out of the kernel"),
+            "nobody",
+        ));
+    }
+    if !process.dying {
+        steps.push(step(
+            Some(format!("kill -KILL {pid}")),
+            "end it: some waits in the kernel can be interrupted by SIGKILL and by nothing else",
+            name(holder),
+        ));
+    }
+    steps.push(step(
+        None,
+        format!(
+            "only if PID {pid} never comes out: restart the machine. No signal reaches it, so nothing less ends it; and the GPU \
+             cannot be reset while it has the device open"
+        ),
+        "everybody on this machine",
+    ));
+    steps
+}
+
+fn stopped(scene: &Scene<'_>, holder: &Holder, process: Option<&Process>, whose: &str) -> Vec<Advice> {
+    let (pid, bytes) = (holder.pid, amount(holder));
+    if let Some(process) = process.filter(|p| p.state == ProcessState::Traced) {
+        let debugger = process.tracer.as_ref();
+        let who =
+            debugger.map_or_else(|| "the debugger".into(), |d| format!("{} ({})", text::clean(&d.comm), d.id.pid));
+        return vec![step(
+            None,
+            format!("leave the debugger: in {who} type `detach` and `quit`, then PID {pid} goes on and can end"),
+            "nobody",
+        )];
+    }
+    if let Some(process) = process.filter(|p| kernel::is_frozen(p)) {
+        let place = super::place::place(process).unwrap_or_default();
+        let thaw = match (&place.container, &place.unit) {
+            (Some(c), _) if matches!(c.runtime.as_deref(), Some("docker" | "podman" | "nerdctl")) => {
+                Some(format!("{} unpause {}", c.runtime.as_deref().unwrap_or("docker"), c.short()))
+            }
+            (None, Some(unit)) if !unit.of_user && !unit.name.contains('\\') => {
+                Some(format!("systemctl thaw {}", unit.name))
+            }
+            _ => None,
+        };
+        return vec![step(
+            thaw,
+            format!("thaw the cgroup of PID {pid}: then it goes on, and takes signals again"),
+            "nobody",
+        )];
+    }
+    let mut steps = vec![step(
+        Some(format!("kill -CONT {pid}")),
+        "let it go on; if it was stopped by mistake (Ctrl-Z), it ends its work and gives the memory back",
+        "nobody",
+    )];
+    steps.extend(end(scene, holder, process, || {
+        step(
+            Some(format!("kill {pid}; kill -CONT {pid}")),
+            format!("end it{bytes}: a stopped process takes TERM only when it may go on{whose}"),
+            name(holder),
+        )
+    }));
+    steps
+}
+
+/// A consumer may be somebody's running work: it is to be ended only if it is the run's, or left over itself.
+fn peer_mapping(scene: &Scene<'_>, holder: &Holder, process: Option<&Process>, whose: &str) -> Vec<Advice> {
+    let (pid, bytes) = (holder.pid, amount(holder));
+    let mut steps = vec![step(
+        None,
+        format!(
+            "in PID {pid}: let go of the tensors that came from the process that is gone (`del`, then \
+             `torch.cuda.empty_cache()`)"
+        ),
+        "nobody",
+    )];
+    let left_over = process.and_then(|p| p.ancestors.first()).is_none_or(adopts);
+    if holder.lineage == Lineage::Own || (holder.lineage == Lineage::Unknown && left_over) {
+        steps.extend(end(scene, holder, process, || {
+            step(
+                Some(format!("kill {pid}")),
+                format!("end the process that still maps the memory{bytes}{whose}"),
+                name(holder),
+            )
+        }));
     }
     steps
 }

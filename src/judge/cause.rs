@@ -1,7 +1,10 @@
 //! Why a holder holds memory: one cause each, the first that its evidence fits. Never from a name alone.
 
-use super::{run::Run, scene::Scene};
-use crate::model::{Ancestor, Bytes, Cause, Lineage, ProcId, Process, ProcessState};
+use super::{kernel, programs::Known, run::Run, scene::Scene, sharing};
+use crate::{
+    model::{Ancestor, Bytes, Cause, Lineage, ListKind, ProcId, Process, ProcessState},
+    text,
+};
 
 /// What is known about one holder when its cause is asked for.
 pub(crate) struct Evidence<'a> {
@@ -15,15 +18,25 @@ pub(crate) struct Evidence<'a> {
     pub(crate) growth: Bytes,
     /// It stood in the before-look (`None`: there was none).
     pub(crate) stood_before: Option<bool>,
+    /// Its own entries: bytes, and whether it stands in the list of compute processes.
+    pub(crate) entries: Vec<(Option<Bytes>, bool)>,
+    /// Which well-known program it is.
+    pub(crate) known: Option<Known>,
 }
 
 /// Unaccounted memory below this explains itself: jitter and contexts of processes on their way.
 pub(crate) const NOTICEABLE: Bytes = Bytes::mib(16);
 
+/// About what a context takes in the list (518 MiB measured on an H200; less on smaller GPUs).
+const CONTEXT: Bytes = Bytes::mib(520);
+
 /// The cause, with the sentences it rests on.
 pub(crate) fn cause(scene: &Scene<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<String>) {
     let process = evidence.process;
     let because = |cause, why: String| (cause, vec![why]);
+    if let Some(why) = kernel::stuck(process) {
+        return (Cause::StuckInKernel, why);
+    }
     if process.dying {
         return because(Cause::Draining, "it was killed or is exiting, and its memory is on the way back".into());
     }
@@ -35,7 +48,14 @@ pub(crate) fn cause(scene: &Scene<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<S
             );
         }
         ProcessState::Traced => {
-            return because(Cause::Stopped, "a debugger holds it stopped (state t)".into());
+            let who = process.tracer.as_ref().map_or_else(
+                || "a debugger".to_owned(),
+                |tracer| format!("{} ({}), which traces it,", text::clean(&tracer.comm), tracer.id.pid),
+            );
+            return because(Cause::Stopped, format!("{who} holds it stopped (state t)"));
+        }
+        _ if kernel::is_frozen(process) => {
+            return because(Cause::Stopped, "its cgroup is frozen, as by `docker pause` or `systemctl freeze`".into());
         }
         _ => {}
     }
@@ -46,6 +66,9 @@ pub(crate) fn cause(scene: &Scene<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<S
             format!("its main thread has ended while {others} other thread(s) live and keep the GPU open"),
         );
     }
+    if let Some(why) = mps_server(scene, evidence) {
+        return (Cause::MpsServer, why);
+    }
     if !evidence.listed && !evidence.keeps_ghosts.is_empty() {
         return because(Cause::ForkedCopy, forked_copy(process, &evidence.keeps_ghosts));
     }
@@ -54,10 +77,58 @@ pub(crate) fn cause(scene: &Scene<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<S
     {
         return because(Cause::ExportedHandle, why);
     }
-    if let Some(run) = scene.run {
-        return in_a_run(run, evidence);
+    if evidence.listed
+        && let Some(why) = sharing::peer_mapping(scene, process)
+    {
+        return (Cause::PeerMapping, why);
     }
-    after_the_fact(process)
+    let (cause, mut why) = match scene.run {
+        Some(run) => in_a_run(scene, run, evidence),
+        None => after_the_fact(scene, evidence),
+    };
+    if !matches!(cause, Cause::InUse | Cause::NewNeighbour) {
+        return (cause, why);
+    }
+    if let Some(more) = context_only(evidence) {
+        why.push(more);
+        return (if cause == Cause::InUse { Cause::ContextOnly } else { cause }, why);
+    }
+    if cause == Cause::InUse && evidence.listed && evidence.entries.iter().all(|(bytes, _)| bytes.is_none()) {
+        why.push("the driver does not tell on this platform how much it holds".into());
+        return (Cause::Platform, why);
+    }
+    (cause, why)
+}
+
+/// The server of the multi-process service: not by its name alone, but below its control daemon, or on a GPU whose
+/// clients the driver lists as the service's.
+fn mps_server(scene: &Scene<'_>, evidence: &Evidence<'_>) -> Option<Vec<String>> {
+    let known = evidence.known.as_ref().filter(|k| k.program.name == "MPS server" && evidence.listed)?;
+    let mut why = vec![known.evidence.clone()];
+    if let Some(parent) = evidence.process.ancestors.first().filter(|a| a.comm.starts_with("nvidia-cuda-mps")) {
+        why.push(format!("its parent is the control daemon ({})", parent.id.pid));
+    }
+    let clients: Vec<_> = scene
+        .entries
+        .iter()
+        .filter(|e| e.entry.lists.contains(&ListKind::Mps) && e.entry.pid != evidence.process.id.pid)
+        .map(|e| e.entry.pid.to_string())
+        .collect();
+    if clients.is_empty() {
+        why.push("no client is listed now: it keeps its context for the next one".into());
+    } else {
+        why.push(format!("the driver lists clients of the service beside it: PID {}", clients.join(", ")));
+    }
+    (why.len() > 2 || !clients.is_empty()).then_some(why)
+}
+
+/// Listed with no more than a context takes, on every GPU that it is listed on.
+fn context_only(evidence: &Evidence<'_>) -> Option<String> {
+    let entries = &evidence.entries;
+    let bare = |(bytes, compute): &(Option<Bytes>, bool)| *compute && bytes.is_some_and(|b| b <= CONTEXT);
+    (!entries.is_empty() && entries.iter().all(bare)).then(|| {
+        "it is listed with about what a bare CUDA context takes, so it has little or no memory beside that".to_owned()
+    })
 }
 
 fn forked_copy(process: &Process, ghosts: &[u32]) -> String {
@@ -95,7 +166,7 @@ fn exported_handle(scene: &Scene<'_>, process: &Process) -> Option<String> {
     ))
 }
 
-fn in_a_run(run: &Run<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<String>) {
+fn in_a_run(scene: &Scene<'_>, run: &Run<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<String>) {
     let process = evidence.process;
     if evidence.lineage == Lineage::Own {
         return match launcher(run, process) {
@@ -109,7 +180,7 @@ fn in_a_run(run: &Run<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<String>) {
         };
     }
     if evidence.lineage == Lineage::Unknown {
-        return after_the_fact(process);
+        return after_the_fact(scene, evidence);
     }
     match evidence.stood_before {
         Some(true) if evidence.growth > NOTICEABLE => (
@@ -117,7 +188,7 @@ fn in_a_run(run: &Run<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<String>) {
             vec![format!("it was there before the command started and has {} more now", evidence.growth)],
         ),
         Some(false) => (Cause::NewNeighbour, vec!["it was not there before the command started".into()]),
-        _ => after_the_fact(process),
+        _ => after_the_fact(scene, evidence),
     }
 }
 
@@ -160,7 +231,11 @@ fn command_name(run: &Run<'_>) -> Option<String> {
     Some(format!("the command ({name}, {}) or a process of it", command.id.pid))
 }
 
-fn after_the_fact(process: &Process) -> (Cause, Vec<String>) {
+fn after_the_fact(scene: &Scene<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<String>) {
+    let process = evidence.process;
+    if let Some(why) = proof_of_end(scene, evidence) {
+        return (Cause::Orphan, why);
+    }
     if process.marker_alive == Some(false) {
         return (Cause::Orphan, vec!["it carries the marker of a checked run that has ended".into()]);
     }
@@ -180,8 +255,57 @@ fn after_the_fact(process: &Process) -> (Cause, Vec<String>) {
     }
 }
 
+/// What proves that the run of an adopted process is over: it is a worker that only lives below a parent of its kind,
+/// or the Slurm job that started it has ended.
+fn proof_of_end(scene: &Scene<'_>, evidence: &Evidence<'_>) -> Option<Vec<String>> {
+    let process = evidence.process;
+    let parent = process.ancestors.first().filter(|parent| has_surely_adopted(scene, parent))?;
+    let adopted = format!("its parent is {} ({})", text::clean(&parent.comm), parent.id.pid);
+    if process.slurm_step_alive == Some(false)
+        && let Some(job) = process.environment.get("SLURM_JOB_ID")
+    {
+        let job = text::clean(job);
+        return Some(vec![
+            format!("a step of Slurm job {job} started it, and none of that job runs here any more"),
+            adopted,
+        ]);
+    }
+    let known = evidence.known.as_ref()?;
+    let above = known.program.lives_below?;
+    if a_sibling_has_its_agent(scene, process) {
+        return None;
+    }
+    Some(vec![format!("it is a {} ({}), and its {above} is gone", known.program.name, known.evidence), adopted])
+}
+
+/// A rank of the same torchrun whose agent lives, so that the run goes on: this one may have left it on purpose.
+fn a_sibling_has_its_agent(scene: &Scene<'_>, process: &Process) -> bool {
+    let run = |p: &Process| {
+        let name = p.environment.get("TORCHELASTIC_RUN_ID")?.clone();
+        Some((name, p.environment.get("MASTER_PORT").cloned()))
+    };
+    let Some(mine) = run(process) else { return false };
+    scene.processes.iter().any(|p| {
+        p.id != process.id
+            && run(p).as_ref() == Some(&mine)
+            && p.ancestors.first().is_some_and(|parent| !adopts(parent))
+            // A child of the process itself, or of a sibling, has a parent that is no agent.
+            && !scene.processes.iter().any(|q| q.id.pid == p.ppid && run(q).as_ref() == Some(&mine))
+    })
+}
+
+/// Programs that run as the first process of a machine or a container, and adopt.
+const INITS: [&str; 9] =
+    ["systemd", "init", "tini", "dumb-init", "docker-init", "catatonit", "s6-svscan", "runit", "openrc-init"];
+
+/// The parent is one that adopts, and not what started it: in a container PID 1 may be the program itself.
+fn has_surely_adopted(scene: &Scene<'_>, parent: &Ancestor) -> bool {
+    let first_of_machine = parent.id.pid == 1 && scene.snapshot.observer.initial_pid_namespace == Some(true);
+    first_of_machine || INITS.contains(&parent.comm.as_str())
+}
+
 /// PID 1 and the service managers adopt processes whose parent is gone.
-fn adopts(parent: &Ancestor) -> bool {
+pub(crate) fn adopts(parent: &Ancestor) -> bool {
     let ProcId { pid, .. } = parent.id;
-    pid == 1 || parent.comm == "systemd"
+    pid == 1 || INITS.contains(&parent.comm.as_str())
 }

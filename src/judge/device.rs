@@ -5,6 +5,7 @@ use super::{
     entries::Keeper,
     run::Run,
     scene::Scene,
+    sharing::shares_memory_of,
 };
 use crate::model::{Bytes, Device, DeviceReport, Gap, Lineage, Scope, Verdict};
 
@@ -54,6 +55,7 @@ pub(crate) fn judge(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> Judged
     let limit = limit(run, total, peak);
     let verdict = match (device.identity.mig_parent, limit, interval.high) {
         (true, _, _) => Verdict::Clean,
+        _ if run.interposed().is_some() => Verdict::Inconclusive,
         (_, Some(limit), _) if interval.low > limit => Verdict::Residue,
         (_, Some(limit), Some(high)) if high <= limit => Verdict::Clean,
         _ => Verdict::Inconclusive,
@@ -164,7 +166,7 @@ fn parts(run: &Run<'_>, scene: &Scene<'_>, device: &Device, comparable: bool, ga
         chargeable: chargeable(run, scene, device),
         excess_now,
         excess_rises: trace.map_or_else(|| Bytes::at_least_zero(growth.unwrap_or(0)), |t| t.excess_rises),
-        hider: hider(run),
+        hider: hider(run, scene),
         moved_proven,
         moved_possible,
         out_of_sight: run.out_of_sight(),
@@ -197,9 +199,9 @@ fn chargeable(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> bool {
 }
 
 /// A living process of the run, or one that could be, may hold memory that no list names.
-fn hider(run: &Run<'_>) -> bool {
+fn hider(run: &Run<'_>, scene: &Scene<'_>) -> bool {
     let may_hold = |lineage| matches!(lineage, Lineage::Own | Lineage::Unknown);
-    run.processes.iter().any(|p| p.can_hold_memory() != Some(false) && may_hold(run.lineage(p.into())))
+    run.processes.iter().any(|p| p.can_hold_memory() != Some(false) && may_hold(scene.attribute(run, p).lineage))
         || run.after.uninspected.iter().any(|u| run.launch.survivors.contains(&u.id))
 }
 
@@ -228,19 +230,6 @@ fn moved(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> (Bytes, Bytes) {
     (proven, possible)
 }
 
-/// Whether a process maps a shared-memory file that PyTorch or CUDA named after `pid`: `torch_PID_…` (decimal),
-/// `cuda.shm.UID.PID.…` (hexadecimal).
-pub(crate) fn shares_memory_of(process: &crate::model::Process, pid: u32) -> bool {
-    let decimal = pid.to_string();
-    let hex = format!("{pid:x}");
-    process.shared_mappings.iter().any(|path| {
-        let name = path.rsplit('/').next().unwrap_or(path);
-        let torch = name.strip_prefix("torch_").and_then(|n| n.split('_').next());
-        let cuda = name.strip_prefix("cuda.shm.").and_then(|n| n.split('.').nth(1));
-        torch == Some(&decimal) || cuda == Some(&hex)
-    })
-}
-
 /// What decided, or what keeps the interval open.
 fn because(
     run: &Run<'_>,
@@ -263,6 +252,9 @@ fn because(
             return said;
         }
         Verdict::Inconclusive => {}
+    }
+    if let Some(why) = run.interposed() {
+        said.push(format!("the readings may not be the driver's own: {why}"));
     }
     if device.look.memory.is_none() {
         said.push("its memory could not be read after the command".into());

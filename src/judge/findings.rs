@@ -1,13 +1,13 @@
 //! What else a reader should know.
 
-use super::{cause::NOTICEABLE, device::Judged, entries::Keeper, run::Run, scene::Scene};
+use super::{cause::NOTICEABLE, device::Judged, entries::Keeper, run::Run, scene::Scene, unattributed};
 use crate::{
-    model::{Bytes, Cause, End, Finding, FindingKind, Holder, Lineage, Scope, SettleEnd, Uuid},
+    model::{Bytes, Cause, Device, End, Finding, FindingKind, Holder, Lineage, Scope, SettleEnd, Uuid},
     text,
 };
 
 fn finding(kind: FindingKind, device: Option<&Uuid>, bytes: Option<Bytes>, text: String) -> Finding {
-    Finding { kind, device_uuid: device.cloned(), bytes, text }
+    Finding::new(kind, device.cloned(), bytes, text)
 }
 
 /// The findings of a run.
@@ -15,21 +15,19 @@ pub(crate) fn of_run(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged], holder
     let mut found = Vec::new();
     found.extend(died(run));
     found.extend(still_running(run, holders));
+    found.extend(full(run, scene, judged));
     for device in judged {
         let uuid = &device.report.uuid;
         let label = label(scene, uuid);
         let parts = &device.parts;
         let growth = parts.excess_growth.unwrap_or_default();
         if !parts.chargeable && growth > run.limits.max_unattributed && !mig_parent(scene, uuid) {
-            found.push(finding(
-                FindingKind::Unattributed,
-                Some(uuid),
-                Some(growth),
-                format!(
-                    "{label}: {growth} more are in use than before and belong to no listed process. Others use this GPU or \
-                     could not be inspected, so it is not charged to the command."
-                ),
-            ));
+            let text = format!(
+                "{label}: {growth} more are in use than before and belong to no listed process. Others use this GPU or \
+                 could not be inspected, so it is not charged to the command."
+            );
+            let finding = finding(FindingKind::Unattributed, Some(uuid), Some(growth), text);
+            found.push(explained(scene, uuid, finding));
         }
         let moved = parts.moved_possible + parts.moved_proven;
         if moved.0 > 0 {
@@ -42,7 +40,8 @@ pub(crate) fn of_run(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged], holder
             ));
         }
     }
-    found.extend(draining(run, holders));
+    found.extend(mps(scene, holders));
+    found.extend(draining(run, judged, holders));
     found.extend(client(run, judged));
     for event in &run.trace.events {
         let where_ = event.uuid.as_ref().map_or_else(|| "a GPU".into(), |u| label(scene, u));
@@ -75,24 +74,94 @@ pub(crate) fn of_snapshot(scene: &Scene<'_>, holders: &[Holder]) -> Vec<Finding>
             .filter(|h| h.devices.iter().all(|d| d.held_bytes.is_none()) || h.cause == Cause::ExportedHandle)
             .map(|h| h.pid.to_string())
             .collect();
-        let listed = device.look.entries.as_ref().is_some_and(|e| !e.is_empty());
         let mut text = format!("{}: {excess} are in use that no listed process explains.", device.identity.label());
-        if scene.snapshot.observer.out_of_sight() {
-            text.push_str(" Whoever holds it may be out of sight from here.");
-        } else if !scene.snapshot.uninspected.is_empty() {
-            text.push_str(" Processes of other users could not be inspected.");
-        }
-        if listed {
-            text.push_str(" A listed process can hold more than it is listed with (managed memory).");
-        }
         if !suspects.is_empty() {
             text.push_str(&format!(" Unlisted processes with the GPU open: {}.", suspects.join(", ")));
         }
-        found.push(finding(FindingKind::Unattributed, Some(&device.identity.uuid), Some(excess), text));
+        let uuid = &device.identity.uuid;
+        found.push(explained(scene, uuid, finding(FindingKind::Unattributed, Some(uuid), Some(excess), text)));
     }
+    found.extend(mps(scene, holders));
+    found.extend(busy_without_memory(scene));
+    found.extend(platform(scene));
     found.extend(reused(scene));
     found.extend(out_of_sight(scene, false));
     found
+}
+
+/// With what can be behind it and what cannot.
+fn explained(scene: &Scene<'_>, uuid: &Uuid, finding: Finding) -> Finding {
+    let Some(device) = scene.snapshot.device(uuid) else { return finding };
+    let unattributed::Explanation { possible, excluded } = unattributed::explain(scene, device);
+    Finding { possible, excluded, ..finding }
+}
+
+/// Servers of the multi-process service keep a context while no client is there.
+fn mps(scene: &Scene<'_>, holders: &[Holder]) -> Vec<Finding> {
+    let servers = holders.iter().filter(|h| h.cause == Cause::MpsServer);
+    servers
+        .map(|server| {
+            let quit = server.ends_with.as_deref().unwrap_or("echo quit | nvidia-cuda-mps-control");
+            let user = server.user.as_deref().unwrap_or("its user");
+            let text = format!(
+                "The MPS server (PID {}) keeps {} for the programs that share the GPU through it. It is meant to stay; to be \
+                 rid of it, {user} runs `{quit}`.",
+                server.pid,
+                server.held()
+            );
+            let device = server.devices.first().map(|d| &d.uuid).filter(|_| scene.snapshot.devices.len() > 1);
+            finding(FindingKind::MpsServer, device, Some(server.held()), text)
+        })
+        .collect()
+}
+
+/// A GPU that is said to work while nobody has memory on it.
+fn busy_without_memory(scene: &Scene<'_>) -> Vec<Finding> {
+    /// Less is the driver's own housekeeping.
+    const BUSY: u32 = 10;
+    let idle_lists = |d: &&Device| {
+        d.look.entries.as_ref().is_some_and(Vec::is_empty) && d.look.used().is_some_and(|used| used <= NOTICEABLE)
+    };
+    let busy = |d: &Device| d.look.utilization_percent.filter(|percent| *percent >= BUSY);
+    let devices = scene.snapshot.devices.iter().filter(|d| !d.identity.mig_parent).filter(idle_lists);
+    devices
+        .filter_map(|d| {
+            let percent = busy(d)?;
+            let text = format!(
+                "{}: it is said to be {percent}% busy while nobody holds memory on it. The number is that of the last second, so \
+                 a process may just have ended; if it stays, the GPU hangs (see `dmesg | grep -i xid`).",
+                d.identity.label()
+            );
+            Some(finding(FindingKind::Utilization, Some(&d.identity.uuid), None, text))
+        })
+        .collect()
+}
+
+/// Where the platform keeps numbers to itself.
+fn platform(scene: &Scene<'_>) -> Vec<Finding> {
+    let devices = scene.snapshot.devices.iter().filter(|d| !d.identity.mig_parent);
+    devices
+        .filter_map(|d| {
+            let entries = d.look.entries.as_ref()?;
+            let silent = entries.iter().filter(|e| e.bytes.is_none()).count();
+            let label = d.identity.label();
+            let text = if d.look.memory.is_none() {
+                format!(
+                    "{label}: the driver lists {} process(es) and does not tell how much memory is in use, as on platforms where \
+                     GPU and CPU share their memory.",
+                    entries.len()
+                )
+            } else if silent > 0 {
+                format!(
+                    "{label}: the driver does not tell how much {silent} of its processes hold, as under WSL, on virtual GPUs and in \
+                     some containers."
+                )
+            } else {
+                return None;
+            };
+            Some(finding(FindingKind::Platform, Some(&d.identity.uuid), None, text))
+        })
+        .collect()
 }
 
 fn label(scene: &Scene<'_>, uuid: &Uuid) -> String {
@@ -125,6 +194,37 @@ fn died(run: &Run<'_>) -> Option<Finding> {
         None => text,
     };
     Some(finding(FindingKind::Died, None, None, text.trim().to_owned()))
+}
+
+/// GPUs that were full at some time of a run that failed: what it tried to get more of cannot be seen, so it is said as
+/// what it is, a likely reason.
+fn full(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged]) -> Vec<Finding> {
+    let failed = matches!(
+        run.launch.command.as_ref().map(|c| c.end),
+        Some(Some(End::Exited(code))) if code != 0
+    ) || matches!(run.launch.command.as_ref().map(|c| c.end), Some(Some(End::Signaled { .. })));
+    if !failed {
+        return Vec::new();
+    }
+    let nearly_full = |device: &Judged| {
+        let report = &device.report;
+        let own = report.command_peak_bytes.filter(|own| own.0 > 0)?;
+        let (total, peak) = (report.total_bytes?, report.peak_bytes?);
+        let usable = total.saturating_sub(report.reserved_bytes.unwrap_or_default());
+        (usable.saturating_sub(peak).0 < total.0 / 50).then(|| {
+            finding(
+                FindingKind::OutOfMemory,
+                Some(&report.uuid),
+                Some(peak),
+                format!(
+                    "{}: {peak} of {usable} were in use at the peak, {own} of them by the command, which failed: it may have \
+                     run out of GPU memory.",
+                    label(scene, &report.uuid)
+                ),
+            )
+        })
+    };
+    judged.iter().filter(|j| !mig_parent(scene, &j.report.uuid)).filter_map(nearly_full).collect()
 }
 
 /// The names of the signals that end programs.
@@ -173,18 +273,22 @@ fn still_running(run: &Run<'_>, holders: &[Holder]) -> Option<Finding> {
 }
 
 /// Memory on its way back when the time was up.
-fn draining(run: &Run<'_>, holders: &[Holder]) -> Option<Finding> {
+fn draining(run: &Run<'_>, judged: &[Judged], holders: &[Holder]) -> Option<Finding> {
     let leaving: Vec<_> =
         holders.iter().filter(|h| h.cause == Cause::Draining && h.lineage != Lineage::Foreign).collect();
     let falling = run.launch.settle_end == Some(SettleEnd::Cap) && run.launch.all_gone == Some(true);
     if leaving.is_empty() && !falling {
         return None;
     }
-    let bytes: Bytes = leaving.iter().map(|h| h.held()).sum();
+    let bytes: Bytes = match leaving.is_empty() {
+        true => judged.iter().map(|j| j.report.charged_residue_bytes).sum(),
+        false => leaving.iter().map(|h| h.held()).sum(),
+    };
     let text = if leaving.is_empty() {
-        "Every process of the command is gone and memory was still coming back when the time to settle was up. A longer \
-         `--settle` would see the end of it."
-            .to_owned()
+        format!(
+            "Every process of the command is gone and {bytes} were still coming back when the time to settle was up. A \
+             longer `--settle` would see the end of it."
+        )
     } else {
         format!(
             "{bytes} are still on their way back: {} process(es) of the command are exiting. A longer `--settle` would see \

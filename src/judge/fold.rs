@@ -2,9 +2,12 @@
 //! seconds, and tells settling what is charged right now.
 
 use super::{accounting::excess, lineage::descends};
-use crate::model::{
-    Bytes, DeviceEvent, DeviceLook, DeviceTrace, Entry, EntryOrigin, Gap, Look, Move, Point, ProcId, Process, Scope,
-    Seen, Snapshot, Trace, Uuid,
+use crate::{
+    model::{
+        Ancestor, Bytes, DeviceEvent, DeviceLook, DeviceTrace, Entry, EntryOrigin, Gap, Look, Move, Point, ProcId,
+        Process, Scope, Seen, Snapshot, Trace, Uuid,
+    },
+    text,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -64,9 +67,11 @@ pub struct Fold {
 impl Fold {
     /// A fold that starts at the before-look. `root` is the subreaper below which all of the run stands.
     pub fn new(before: &Snapshot, scope: Scope, root: Option<ProcId>) -> Self {
+        // A MIG parent is shown and never summed; where it tells nothing, nothing must wait for it.
         let devices = before
             .devices
             .iter()
+            .filter(|d| !d.identity.mig_parent)
             .map(|d| (d.identity.uuid.clone(), DeviceFold::new(before, &d.identity.uuid, &d.look)))
             .collect();
         Self {
@@ -100,7 +105,7 @@ impl Fold {
         if let Some(seen) = self.seen.get_mut(&process.id) {
             seen.last_ms = at_ms;
             if seen.marker.is_none() {
-                seen.marker.clone_from(&process.marker);
+                seen.marker = process.marker.as_deref().map(text::clean);
             }
             return;
         }
@@ -112,11 +117,16 @@ impl Fold {
             process.id,
             Seen {
                 id: process.id,
-                comm: process.comm.clone(),
-                argv: process.argv.clone(),
+                // An observation is a file that people hand on.
+                comm: text::clean(&process.comm),
+                argv: text::display_argv(&process.argv),
                 uid: process.uid,
-                ancestors: process.ancestors.clone(),
-                marker: process.marker.clone(),
+                ancestors: process
+                    .ancestors
+                    .iter()
+                    .map(|a| Ancestor { comm: text::clean(&a.comm), ..a.clone() })
+                    .collect(),
+                marker: process.marker.as_deref().map(text::clean),
                 listed: false,
                 first_ms: at_ms,
                 last_ms: at_ms,

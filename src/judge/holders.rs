@@ -2,11 +2,14 @@
 
 use super::{
     cause::{Evidence, NOTICEABLE, cause},
+    ends,
     entries::{Keeper, is_gpu_node},
+    place,
+    programs::{self, Known},
     scene::Scene,
 };
 use crate::{
-    model::{Bytes, Cause, Ghost, Held, Holder, Lineage, ProcId, Process, ProcessState},
+    model::{Bytes, Cause, Ghost, Held, Holder, Lineage, ListKind, ProcId, Process, ProcessState},
     text,
 };
 use std::collections::BTreeMap;
@@ -18,6 +21,7 @@ struct Draft<'a> {
     listed: bool,
     keeps: Vec<u32>,
     growth: Bytes,
+    entries: Vec<(Option<Bytes>, bool)>,
     why: Vec<String>,
 }
 
@@ -33,6 +37,7 @@ pub(crate) fn holders(scene: &Scene<'_>) -> (Vec<Holder>, Vec<Ghost>) {
                 let draft = draft(&mut drafts, process);
                 draft.listed = true;
                 draft.growth = draft.growth + e.growth();
+                draft.entries.push((e.entry.bytes, e.entry.lists.contains(&ListKind::Compute)));
                 draft.held.push(held(process, device.uuid.clone(), device.minor, e.entry.bytes));
                 if let Some(bytes) = e.entry.bytes {
                     draft.why.push(format!("NVML lists it with {bytes} on {}", device.label()));
@@ -91,6 +96,7 @@ fn draft<'m, 'a>(drafts: &'m mut BTreeMap<ProcId, Draft<'a>>, process: &'a Proce
         listed: false,
         keeps: Vec::new(),
         growth: Bytes::ZERO,
+        entries: Vec::new(),
         why: Vec::new(),
     })
 }
@@ -134,6 +140,10 @@ fn out_of_sight(pid: u32, lineage: Lineage, why: &str) -> Holder {
         launcher: None,
         launcher_gone: None,
         cgroup: None,
+        place: None,
+        program: None,
+        note: None,
+        ends_with: None,
         cause: Cause::OutOfSight,
         lineage,
         why: said,
@@ -145,11 +155,12 @@ fn finish(scene: &Scene<'_>, draft: Draft<'_>) -> Holder {
     let process = draft.process;
     let (lineage, lineage_why) = match scene.run {
         Some(run) => {
-            let said = run.attribute(process.into());
+            let said = scene.attribute(run, process);
             (said.lineage, Some(said.why))
         }
         None => (Lineage::Unknown, None),
     };
+    let known = programs::recognise(process);
     let evidence = Evidence {
         process,
         lineage,
@@ -157,6 +168,8 @@ fn finish(scene: &Scene<'_>, draft: Draft<'_>) -> Holder {
         keeps_ghosts: draft.keeps,
         growth: draft.growth,
         stood_before: scene.run.map(|r| r.stood_before(process.id)),
+        entries: draft.entries,
+        known: known.clone(),
     };
     let (cause, cause_why) = cause(scene, &evidence);
     let mut why = cause_why;
@@ -167,16 +180,36 @@ fn finish(scene: &Scene<'_>, draft: Draft<'_>) -> Holder {
         None => why.push("its open files may not be read by this user, so that more cannot be said".into()),
         Some(_) => {}
     }
+    describe(scene, process, Said { cause, lineage, why, devices: draft.held, known })
+}
+
+/// What was found out about a process.
+struct Said {
+    cause: Cause,
+    lineage: Lineage,
+    why: Vec<String>,
+    devices: Vec<Held>,
+    known: Option<Known>,
+}
+
+/// A holder: who it is, and what was said about it.
+fn describe(scene: &Scene<'_>, process: &Process, said: Said) -> Holder {
+    let Said { cause, lineage, mut why, devices, known } = said;
     let parent = process.ancestors.first();
     let launcher_gone = match cause {
         Cause::Orphan => Some(true),
-        Cause::StillRunning | Cause::InUse => Some(false),
+        Cause::StillRunning | Cause::InUse | Cause::ContextOnly => Some(false),
         _ => scene.run.and_then(|r| r.launch.root).zip(parent).map(|(root, p)| p.id == root),
     };
+    if let Some(known) = &known
+        && !why.iter().any(|w| w.contains(known.evidence.as_str()))
+    {
+        why.push(format!("it looks like a {}: {}", known.program.name, known.evidence));
+    }
     Holder {
         pid: process.id.pid,
         start_ticks: Some(process.id.start_ticks),
-        inner_pid: process.nspid.last().copied().filter(|inner| process.nspid.len() > 1 && *inner != process.id.pid),
+        inner_pid: inner_pid(process),
         user: process.user.clone().or_else(|| process.uid.map(|u| u.to_string())),
         uid: process.uid,
         command: text::display_command(&process.argv, &process.comm),
@@ -188,11 +221,48 @@ fn finish(scene: &Scene<'_>, draft: Draft<'_>) -> Holder {
             .map(|p| format!("{} ({})", text::clean(&p.comm), p.id.pid)),
         launcher_gone,
         cgroup: process.cgroup.clone(),
+        place: place::place(process),
+        program: known.as_ref().map(|k| k.program.name.to_owned()),
+        note: known.as_ref().map(|k| k.program.note.to_owned()),
+        ends_with: ends::of(scene, process, known.as_ref()).map(|e| e.command),
         cause,
         lineage,
         why,
-        devices: draft.held,
+        devices,
     }
+}
+
+/// Its PID inside its own PID namespace, where that differs.
+pub(super) fn inner_pid(process: &Process) -> Option<u32> {
+    process.nspid.last().copied().filter(|inner| process.nspid.len() > 1 && *inner != process.id.pid)
+}
+
+/// Who has an NVIDIA file open and is none of the holders. Nothing is wrong with any of them.
+pub(crate) fn open_only(scene: &Scene<'_>, holders: &[Holder]) -> Vec<Holder> {
+    let named = |p: &Process| holders.iter().any(|h| h.pid == p.id.pid && h.start_ticks == Some(p.id.start_ticks));
+    scene
+        .processes
+        .iter()
+        .filter(|p| p.can_hold_memory() == Some(true) && !named(p))
+        .map(|process| {
+            let what = if scene.looks_like_nvml_client(process) {
+                "it has no more open than a program that only watches the GPU (nvidia-smi, a monitor)"
+            } else {
+                "it opened the GPU, and the driver lists no memory of it there"
+            };
+            let files = process.files.iter().map(describe_files);
+            let why = std::iter::once(what.to_owned()).chain(files).collect();
+            let devices = scene.snapshot.devices.iter().filter_map(|d| {
+                let minor = d.identity.minor?;
+                let open = process.files.as_ref()?.on_minor(minor);
+                (open > 0).then(|| held(process, d.identity.uuid.clone(), Some(minor), None))
+            });
+            let known = programs::recognise(process);
+            let said =
+                Said { cause: Cause::OpenOnly, lineage: Lineage::Unknown, why, devices: devices.collect(), known };
+            describe(scene, process, said)
+        })
+        .collect()
 }
 
 fn state(process: &Process) -> String {

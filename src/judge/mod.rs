@@ -5,15 +5,21 @@ mod accounting;
 mod advice;
 mod cause;
 mod device;
+mod ends;
 mod entries;
 mod findings;
 pub mod fold;
 mod holders;
+mod kernel;
 mod lineage;
+mod place;
+mod programs;
 mod run;
 mod scene;
+mod sharing;
 #[cfg(test)]
 mod tests;
+mod unattributed;
 
 use crate::{
     exit,
@@ -62,12 +68,21 @@ pub fn judge(observation: &Observation) -> Report {
         devices: judged.into_iter().map(|j| j.report).collect(),
         holders,
         ghosts,
+        leftovers: launch.leftovers.clone(),
         cleanup: None,
         findings,
         advice,
         gaps: unique(gaps),
         events: run.trace.events.clone(),
     }
+}
+
+/// As [`status`], and names everybody who has a GPU open without being known to hold memory.
+pub fn status_of_all(snapshot: &Snapshot) -> StatusReport {
+    let scene = Scene::of_snapshot(snapshot);
+    let report = status(snapshot);
+    let open_only = holders::open_only(&scene, &report.holders);
+    StatusReport { open_only, ..report }
 }
 
 /// Says who holds what now.
@@ -78,6 +93,7 @@ pub fn status(snapshot: &Snapshot) -> StatusReport {
     let advice = advice::of_snapshot(&scene, &holders, &ghosts);
     let mut gaps = snapshot.gaps.clone();
     gaps.extend(snapshot.devices.iter().flat_map(|d| d.look.gaps.iter().cloned()));
+    gaps.extend(snapshot.devices.iter().filter_map(untold));
     gaps.extend(sight_gaps(snapshot, &holders));
     StatusReport {
         schema: schema::STATUS.into(),
@@ -90,6 +106,7 @@ pub fn status(snapshot: &Snapshot) -> StatusReport {
         cuda_version: snapshot.driver.as_ref().and_then(|d| d.cuda_version.clone()),
         devices: snapshot.devices.iter().map(device_status).collect(),
         holders,
+        open_only: Vec::new(),
         ghosts,
         findings,
         advice,
@@ -165,14 +182,33 @@ fn driver_version(snapshot: &Snapshot) -> Option<String> {
     snapshot.driver.as_ref().and_then(|d| d.driver_version.clone())
 }
 
+/// Processes that the driver lists without their memory, as it does on WSL and in virtual GPUs.
+fn untold(device: &crate::model::Device) -> Option<Gap> {
+    let pids: Vec<String> =
+        device.look.entries.iter().flatten().filter(|e| e.bytes.is_none()).map(|e| e.pid.to_string()).collect();
+    let reason = || format!("the driver does not tell how much memory PID {} holds", pids.join(", "));
+    (!pids.is_empty()).then(|| Gap::new(device.identity.label(), reason()))
+}
+
 /// What a snapshot could not see at all: one gap for all processes that may not be inspected, one for a blind spot.
 fn sight_gaps(snapshot: &Snapshot, holders: &[Holder]) -> Vec<Gap> {
     let mut gaps = Vec::new();
-    if let Some(why) = snapshot.observer.blind_spot() {
+    if let Some(why) = snapshot.driver.as_ref().and_then(|d| d.interposed.as_deref()) {
         gaps.push(Gap::new(
-            "/proc",
-            format!("holders outside cannot be seen: {why}; `gpuresid` on the host, as root, can"),
+            "NVML",
+            format!(
+                "{why}, so its numbers may not be the driver's; without it, or with `--nvml-lib` and the path of NVIDIA's \
+                 libnvidia-ml.so.1, they would be"
+            ),
         ));
+    }
+    if let Some(why) = snapshot.observer.blind_spot() {
+        let step = if snapshot.observer.hidepid && !snapshot.observer.foreign_procfs {
+            "`sudo gpuresid` can"
+        } else {
+            "`gpuresid` on the host, as root, can"
+        };
+        gaps.push(Gap::new("/proc", format!("holders outside cannot be seen: {why}; {step}")));
     }
     let n = snapshot.uninspected.len();
     if n > 0 {

@@ -73,6 +73,11 @@ impl<'a> Run<'a> {
         self.attribute(person).lineage
     }
 
+    /// Why the driver's readings may not be its own, before or after.
+    pub(crate) fn interposed(&self) -> Option<&'a str> {
+        [self.after, self.before].into_iter().find_map(|s| s.driver.as_ref()?.interposed.as_deref())
+    }
+
     /// Somebody may be out of our sight.
     pub(crate) fn out_of_sight(&self) -> bool {
         self.after.observer.out_of_sight()

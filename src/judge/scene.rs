@@ -4,9 +4,16 @@
 use super::{
     accounting::excess,
     entries::{self, GhostIdentity, Keeper},
+    lineage::Attribution,
     run::Run,
 };
 use crate::model::{Bytes, Device, Entry, EntryOrigin, Lineage, Observer, ProcId, Process, Scope, Snapshot, Uuid};
+
+/// A MIG parent whose instances are there: what it lists they list too.
+fn told_by_parts(snapshot: &Snapshot, device: &Device) -> bool {
+    let part = |d: &Device| d.identity.mig.as_ref().is_some_and(|m| m.parent == device.identity.uuid);
+    device.identity.mig_parent && snapshot.devices.iter().any(part)
+}
 
 /// One entry of one device, with its keeper.
 pub(crate) struct Attributed<'a> {
@@ -54,7 +61,7 @@ impl<'a> Scene<'a> {
 
     fn build(snapshot: &'a Snapshot, processes: &'a [Process], run: Option<&'a Run<'a>>) -> Self {
         let mut entries = Vec::new();
-        for device in &snapshot.devices {
+        for device in snapshot.devices.iter().filter(|d| !told_by_parts(snapshot, d)) {
             for entry in device.look.entries.iter().flatten() {
                 let origin = run.and_then(|r| r.origin(&device.identity.uuid, entry.pid, entry.gi, entry.ci));
                 let process = processes.iter().find(|p| p.id.pid == entry.pid);
@@ -79,6 +86,11 @@ impl<'a> Scene<'a> {
         Self { snapshot, processes, run, entries }
     }
 
+    /// The process that a holder was made of.
+    pub(crate) fn living(&self, holder: &crate::model::Holder) -> Option<&'a Process> {
+        self.processes.iter().find(|p| p.id.pid == holder.pid && Some(p.id.start_ticks) == holder.start_ticks)
+    }
+
     /// The entries of one device.
     pub(crate) fn on<'s>(&'s self, uuid: &'s Uuid) -> impl Iterator<Item = &'s Attributed<'a>> {
         self.entries.iter().filter(move |e| e.device.identity.uuid == *uuid)
@@ -87,6 +99,23 @@ impl<'a> Scene<'a> {
     /// The living process is listed somewhere.
     pub(crate) fn is_listed(&self, id: ProcId) -> bool {
         self.entries.iter().any(|e| matches!(e.keeper, Keeper::Alive(p) if p.id == id))
+    }
+
+    /// Whose a process of the run is. A copy whose parent is gone stands below PID 1 and could be anybody's; but the only
+    /// one that can keep the memory of somebody else's ghost is a copy of that ghost.
+    pub(crate) fn attribute(&self, run: &Run<'_>, process: &Process) -> Attribution {
+        let said = run.attribute(process.into());
+        if said.lineage != Lineage::Unknown || run.launch.scope != Scope::Run {
+            return said;
+        }
+        let keeps = |e: &&Attributed<'_>| matches!(&e.candidates[..], [only] if only.id == process.id);
+        match self.entries.iter().filter(keeps).find(|e| e.lineage == Lineage::Foreign) {
+            Some(ghost) => Attribution {
+                lineage: Lineage::Foreign,
+                why: format!("it is a copy of PID {}, which was somebody else's", ghost.entry.pid),
+            },
+            None => said,
+        }
     }
 
     /// Memory beyond lists and context cost on the device with the most of it.

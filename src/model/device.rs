@@ -29,6 +29,18 @@ pub struct Memory {
     pub api: MemoryApi,
 }
 
+/// Which version of NVML's process list calls answered. Version 1 knows no MIG instances.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ListApi {
+    /// Without a suffix: PID and memory.
+    V1,
+    /// `_v2`: instance ids added.
+    V2,
+    /// `_v3`.
+    V3,
+}
+
 /// The process lists of NVML.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -110,6 +122,9 @@ pub struct DeviceLook {
     pub memory: Option<Memory>,
     /// `None` if no list could be read; a list that NVML does not support on this device is no failure.
     pub entries: Option<Vec<Entry>>,
+    /// The call that answered for them; `None` where none did, or where no library was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub list_api: Option<ListApi>,
     /// The SM utilisation in percent over NVML's last sampling period, where it was asked for and answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utilization_percent: Option<u32>,

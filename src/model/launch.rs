@@ -92,6 +92,22 @@ pub struct Command {
     pub timed_out: bool,
 }
 
+/// A file that the run left in shared memory (`/dev/shm`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leftover {
+    /// Where it is, safe to show.
+    pub path: String,
+    /// Main memory that it takes.
+    pub bytes: Bytes,
+    /// Whose it is.
+    pub uid: u32,
+    /// `true`: nobody maps it or has it open. `None`: nobody that we may inspect does, and not everybody could be
+    /// inspected.
+    pub unused: Option<bool>,
+    /// The command that removes it. gpuresid never does.
+    pub remove: String,
+}
+
 /// The run around the command. `None` fields of an [`super::Observation`] without a command (a `diff`) say so.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch {
@@ -118,4 +134,7 @@ pub struct Launch {
     /// The kernel's OOM killer ended a process of the run's cgroup (growth of `oom_kill` in `memory.events`). `None`:
     /// could not be read.
     pub oom_kills: Option<u64>,
+    /// What it left in shared memory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leftovers: Vec<Leftover>,
 }

@@ -5,9 +5,11 @@
 
 mod bytes;
 mod device;
+mod doctor;
 mod gap;
 mod ids;
 mod launch;
+mod place;
 mod process;
 mod reclaim;
 mod report;
@@ -15,11 +17,13 @@ mod snapshot;
 mod trace;
 
 pub use bytes::{Bytes, Limit, ParseSizeError};
-pub use device::{Device, DeviceIdentity, DeviceLook, Entry, ListKind, Look, Memory, MemoryApi, MigIdentity};
+pub use device::{Device, DeviceIdentity, DeviceLook, Entry, ListApi, ListKind, Look, Memory, MemoryApi, MigIdentity};
+pub use doctor::{ComputeMode, DeviceFacts, DoctorLine, DoctorReport, DriverFacts, Level, NowAndNext, RemappedRows};
 pub use gap::Gap;
 pub use ids::{BootId, ProcId, Uuid};
-pub use launch::{Command, End, Launch, Limits, Scope, SettleEnd};
-pub use process::{Ancestor, DeviceFiles, Process, ProcessState, Uninspected};
+pub use launch::{Command, End, Launch, Leftover, Limits, Scope, SettleEnd};
+pub use place::{Container, Place, SlurmJob, Unit};
+pub use process::{Ancestor, Blocked, BlockedThread, DeviceFiles, Process, ProcessState, Uninspected};
 pub use reclaim::{
     CleanedDevice, Cleanup, Ended, LeftAlone, ReclaimDevice, ReclaimReport, ReclaimStep, Role, StepOutcome,
 };
@@ -41,6 +45,8 @@ pub mod schema {
     pub const REPORT: &str = "gpuresid.report/1";
     /// A [`super::StatusReport`].
     pub const STATUS: &str = "gpuresid.status/1";
+    /// A [`super::DoctorReport`].
+    pub const DOCTOR: &str = "gpuresid.doctor/1";
     /// A [`super::ReclaimReport`].
     pub const RECLAIM: &str = "gpuresid.reclaim/1";
 }

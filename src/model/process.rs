@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The state letter of `/proc/PID/stat`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProcessState {
     /// R
@@ -46,7 +46,8 @@ impl ProcessState {
 /// one table as a rule; where they do not, the same descriptor number on the same node counts once).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceFiles {
-    /// `nvidia0` → 23, `nvidiactl` → 2, `nvidia-uvm` → 4, `nvidia-caps/nvidia-cap1` → 1, on WSL `dxg`.
+    /// `nvidia0` → 23, `nvidiactl` → 2, `nvidia-uvm` → 4, `nvidia-caps/nvidia-cap1` → 1, on WSL `dxg`, graphics
+    /// `dri/renderD128` (of NVIDIA cards only).
     pub nodes: BTreeMap<String, u32>,
 }
 
@@ -66,7 +67,8 @@ impl DeviceFiles {
         self.nodes.get("nvidia-uvm").copied().unwrap_or(0)
     }
 
-    /// Whether any node is open that can hold memory: a GPU, the control node, unified memory, or WSL's `dxg`.
+    /// Whether any node is open that can hold memory: a GPU, the control node, unified memory, WSL's `dxg`, or
+    /// an NVIDIA card's graphics node.
     /// Capability files (`nvidia-caps/…`), the profiler's and the display's node alone hold nothing.
     pub fn can_hold_memory(&self) -> bool {
         self.total() > 0
@@ -76,6 +78,7 @@ impl DeviceFiles {
     pub fn total(&self) -> u32 {
         let holds = |node: &str| {
             matches!(node, "nvidiactl" | "nvidia-uvm" | "dxg")
+                || node.starts_with("dri/")
                 || node.strip_prefix("nvidia").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
         };
         self.nodes.iter().filter(|(node, _)| holds(node)).map(|(_, count)| count).sum()
@@ -145,6 +148,45 @@ pub struct Process {
     /// Mappings that prove sharing of GPU memory between processes: `/dev/shm/cuda.shm…`, `/dev/shm/torch_…`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared_mappings: Vec<String>,
+    /// What it waits for inside the kernel, if a thread of it did not come out of there for as long as we watched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocked: Option<Blocked>,
+    /// SIGKILL was sent and not yet acted upon.
+    #[serde(default)]
+    pub kill_pending: bool,
+    /// Who traces it (a debugger), if anybody does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tracer: Option<Ancestor>,
+    /// The few variables of its environment that tell where it belongs (`SLURM_JOB_ID`, `LOCAL_RANK` …). Absence proves
+    /// nothing.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub environment: BTreeMap<String, String>,
+    /// Whether a step of the Slurm job that started it still runs on this machine. `None`: it is of no job, or that
+    /// cannot be seen from here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slurm_step_alive: Option<bool>,
+}
+
+/// A thread in an uninterruptible sleep.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockedThread {
+    /// Its number.
+    pub tid: u32,
+    /// The kernel function it sleeps in.
+    pub wait_channel: Option<String>,
+    /// The file it waits for and that file's file system, or the kernel module it is in, where it can be told.
+    pub waits_for: Option<String>,
+}
+
+/// A process with threads that do not come out of the kernel: no signal reaches these, SIGKILL included.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Blocked {
+    /// How long we watched without any of `threads` running, in milliseconds.
+    pub watched_ms: u64,
+    /// The threads that did not run meanwhile (the first 16).
+    pub threads: Vec<BlockedThread>,
+    /// Number of threads in each state, all threads of the process.
+    pub states: Vec<(ProcessState, u32)>,
 }
 
 impl Process {

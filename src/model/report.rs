@@ -1,6 +1,6 @@
 //! What the tool says.
 
-use super::{Bytes, DeviceEvent, Gap, Limits, ProcId, Scope, SettleEnd, Uuid};
+use super::{Bytes, DeviceEvent, Gap, Leftover, Limits, Place, ProcId, Scope, SettleEnd, Uuid};
 use serde::{Deserialize, Serialize};
 
 /// The answer of a check.
@@ -31,28 +31,40 @@ pub enum Lineage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
+    /// A thread of it does not come out of the kernel: no signal reaches it.
+    StuckInKernel,
     /// On its way out: killed, exiting or unpinning memory.
     Draining,
     /// Stopped by a signal (Ctrl-Z, SIGSTOP) or a debugger.
     Stopped,
     /// Its main thread is gone, other threads live.
     HalfDead,
+    /// The server of NVIDIA's multi-process service: it keeps a context for the clients to come.
+    MpsServer,
     /// It inherited the device files of a process that is gone, and keeps that one's memory.
     ForkedCopy,
     /// It keeps an allocation handle that another process exported.
     ExportedHandle,
+    /// It maps memory of a process that is gone (CUDA IPC), and so keeps it.
+    PeerMapping,
     /// Its run ended, it goes on.
     Orphan,
     /// Of the command, and what launched it still lives.
     StillRunning,
     /// Its parent is gone or PID 1, nothing more is known: a service, nohup, a container's main process.
     Detached,
+    /// It has a GPU context and about nothing in it.
+    ContextOnly,
     /// A process of others that grew meanwhile.
     GrownNeighbour,
     /// A process of others that was not there before.
     NewNeighbour,
     /// A process that NVML lists and we cannot see.
     OutOfSight,
+    /// This platform does not tell how much it holds (WSL, vGPU, unified memory).
+    Platform,
+    /// It has a GPU open and holds no memory that is known: a monitor, or a rank that opened a GPU it does not use.
+    OpenOnly,
     /// Another process in use: nothing is wrong with it.
     InUse,
 }
@@ -95,6 +107,18 @@ pub struct Holder {
     pub launcher_gone: Option<bool>,
     /// Its cgroup's path.
     pub cgroup: Option<String>,
+    /// Where it belongs: container, pod, batch job, service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<Place>,
+    /// The well-known program that it is, by its evidence: `torchrun rank`, `DataLoader worker`, `Jupyter kernel`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
+    /// What is worth knowing about such a program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// The command that ends it at the level that owns it, where that is not a plain `kill`. Not an advice to do so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_with: Option<String>,
     /// Why it holds memory.
     pub cause: Cause,
     /// Where it belongs.
@@ -149,10 +173,18 @@ pub enum FindingKind {
     Draining,
     /// How the command died.
     Died,
+    /// The command failed while a GPU had next to nothing left.
+    OutOfMemory,
     /// The driver reported an error of the device.
     Xid,
     /// A number of NVML's list has been reused by an innocent process.
     ReusedPid,
+    /// A server of the multi-process service keeps memory for its clients.
+    MpsServer,
+    /// A GPU is said to be busy while nobody holds memory on it.
+    Utilization,
+    /// The platform does not tell everything.
+    Platform,
     /// Anything else that a reader should know.
     Note,
 }
@@ -168,6 +200,19 @@ pub struct Finding {
     pub bytes: Option<Bytes>,
     /// One or two sentences.
     pub text: String,
+    /// What can still be behind it, the likeliest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub possible: Vec<String>,
+    /// What cannot be behind it, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub excluded: Vec<String>,
+}
+
+impl Finding {
+    /// A finding without lists.
+    pub fn new(kind: FindingKind, device_uuid: Option<Uuid>, bytes: Option<Bytes>, text: impl Into<String>) -> Self {
+        Self { kind, device_uuid, bytes, text: text.into(), possible: Vec::new(), excluded: Vec::new() }
+    }
 }
 
 /// One step that the user can take.
@@ -276,6 +321,9 @@ pub struct Report {
     pub holders: Vec<Holder>,
     /// Entries without a process.
     pub ghosts: Vec<Ghost>,
+    /// What it left in shared memory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leftovers: Vec<Leftover>,
     /// What `--cleanup` ended after the verdict; `None` where it was not asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cleanup: Option<super::Cleanup>,
@@ -339,6 +387,9 @@ pub struct StatusReport {
     pub devices: Vec<DeviceStatus>,
     /// Who holds memory, or may.
     pub holders: Vec<Holder>,
+    /// Who has a GPU open and is not known to hold memory; filled on request only, and nobody here is to blame.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub open_only: Vec<Holder>,
     /// Entries without a process.
     pub ghosts: Vec<Ghost>,
     /// What else was found.

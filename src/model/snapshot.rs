@@ -24,8 +24,12 @@ pub struct DriverInfo {
     pub nvml_version: Option<String>,
     /// The newest CUDA that the driver serves, such as `13.0`.
     pub cuda_version: Option<String>,
-    /// The library file that was loaded.
+    /// The library file that answered, as it is mapped into the process that asks.
     pub library: Option<String>,
+    /// Why that may not be NVIDIA's own word: another library stands in front of it, or in its place. Then nothing that
+    /// it says decides anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interposed: Option<String>,
 }
 
 /// From where we looked: it decides what could be seen at all.
@@ -47,6 +51,12 @@ pub struct Observer {
     pub tool_processes: Vec<ProcId>,
     /// What a plain NVML client keeps open on this driver: the files of our own helper. `None` where it was not read.
     pub nvml_client_files: Option<DeviceFiles>,
+    /// The path of our own cgroup: who shares it is not to be ended together with us.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
+    /// The Slurm job that we run in, by our own environment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slurm_job: Option<String>,
 }
 
 impl Observer {

@@ -5,6 +5,7 @@ pub mod marker;
 pub mod proc;
 pub mod select;
 pub mod session;
+pub mod shm;
 mod snapshot;
 
 pub use snapshot::{SnapshotParts, assemble};

@@ -198,6 +198,7 @@ mod tests {
             nvml_version: None,
             cuda_version: None,
             library: None,
+            interposed: None,
         };
         Inventory { driver, devices, gaps: Vec::new() }
     }

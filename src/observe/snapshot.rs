@@ -2,7 +2,7 @@
 
 use super::{driver::Inventory, proc::Scan};
 use crate::{
-    model::{BootId, Device, DeviceLook, Gap, Look, Observer, Snapshot, Uuid, schema},
+    model::{BootId, Device, DeviceLook, Gap, Look, Observer, Process, Snapshot, Uuid, schema},
     text,
 };
 
@@ -46,15 +46,15 @@ pub fn assemble(parts: SnapshotParts<'_>) -> Snapshot {
         let tool = |id| observer.tool_processes.contains(&id) || observer.id == id;
         gaps.extend(scan.gaps);
         uninspected = scan.uninspected.into_iter().filter(|u| !tool(u.id)).collect();
+        for who in &mut uninspected {
+            who.comm = text::clean(&who.comm);
+        }
         let (ours, mut others): (Vec<_>, Vec<_>) = scan.processes.into_iter().partition(|p| tool(p.id));
         if observer.nvml_client_files.is_none() {
             observer.nvml_client_files =
                 ours.into_iter().filter_map(|p| p.files).filter(|f| f.total() > 0).max_by_key(|f| f.total());
         }
-        // A snapshot is a file that people hand on: the values of secrets end here.
-        for process in &mut others {
-            process.argv = text::display_argv(&process.argv);
-        }
+        others.iter_mut().for_each(make_safe);
         others
     });
     Snapshot {
@@ -73,7 +73,18 @@ pub fn assemble(parts: SnapshotParts<'_>) -> Snapshot {
     }
 }
 
+/// A snapshot is a file that people hand on and print: the values of secrets end here, and so does everything that would
+/// act on a terminal.
+fn make_safe(process: &mut Process) {
+    process.argv = text::display_argv(&process.argv);
+    let one = [Some(&mut process.comm), process.marker.as_mut(), process.cgroup.as_mut(), process.user.as_mut()];
+    let ancestors = process.ancestors.iter_mut().map(|a| &mut a.comm);
+    for text in one.into_iter().flatten().chain(&mut process.shared_mappings).chain(ancestors) {
+        *text = text::clean(text);
+    }
+}
+
 /// A device that was not read: everything about it is unknown.
 fn unread(uuid: Uuid) -> DeviceLook {
-    DeviceLook { uuid, memory: None, entries: None, utilization_percent: None, gaps: Vec::new() }
+    DeviceLook { uuid, memory: None, entries: None, list_api: None, utilization_percent: None, gaps: Vec::new() }
 }

@@ -3,6 +3,7 @@
 pub mod json;
 pub mod load;
 pub mod pending;
+pub mod redact;
 pub mod style;
 pub mod table;
 pub mod targets;

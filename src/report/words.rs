@@ -5,17 +5,23 @@ use crate::model::{Bytes, Cause, SettleEnd, Uuid};
 /// The cause in one or two words, for a column.
 pub const fn cause(cause: Cause) -> &'static str {
     match cause {
+        Cause::StuckInKernel => "stuck in kernel",
         Cause::Draining => "on its way out",
         Cause::Stopped => "stopped",
         Cause::HalfDead => "half dead",
+        Cause::MpsServer => "MPS server",
         Cause::ForkedCopy => "forked copy",
         Cause::ExportedHandle => "shared handle",
+        Cause::PeerMapping => "peer mapping",
         Cause::Orphan => "orphan",
         Cause::StillRunning => "still running",
         Cause::Detached => "detached",
+        Cause::ContextOnly => "context only",
         Cause::GrownNeighbour => "grew meanwhile",
         Cause::NewNeighbour => "new meanwhile",
         Cause::OutOfSight => "out of sight",
+        Cause::Platform => "not told",
+        Cause::OpenOnly => "only open",
         Cause::InUse => "in use",
     }
 }
@@ -23,21 +29,27 @@ pub const fn cause(cause: Cause) -> &'static str {
 /// What the cause means, one sentence without an end mark.
 pub const fn meaning(cause: Cause) -> &'static str {
     match cause {
+        Cause::StuckInKernel => "a part of it waits inside the kernel, where no signal reaches it, not even SIGKILL",
         Cause::Draining => "it is ending, and its memory is on the way back",
         Cause::Stopped => "it is stopped (Ctrl-Z or SIGSTOP), and keeps its memory until it goes on or is killed",
         Cause::HalfDead => "its main thread has ended, but other threads live on and keep the memory",
+        Cause::MpsServer => "it serves all programs that share the GPU through MPS, and keeps a context for them",
         Cause::ForkedCopy => {
             "it was forked from a process that had the GPU open; that process is gone, this copy keeps its memory"
         }
         Cause::ExportedHandle => "it keeps a handle to memory that another process allocated and shared",
+        Cause::PeerMapping => "it maps GPU memory of a process that is gone, and so keeps it",
         Cause::Orphan => "the run that it belonged to has ended, but it goes on",
         Cause::StillRunning => "it belongs to the command and still runs, and so does what started it",
         Cause::Detached => {
             "what started it is gone or is PID 1; that is usual for services, nohup and containers, so nothing may be wrong"
         }
+        Cause::ContextOnly => "it has a GPU context and about no memory beside it",
         Cause::GrownNeighbour => "it is somebody else's and took more memory meanwhile",
         Cause::NewNeighbour => "it is somebody else's and came meanwhile",
         Cause::OutOfSight => "the driver lists it, but it cannot be seen from here",
+        Cause::Platform => "it uses the GPU, and the driver does not tell how much memory it has on this platform",
+        Cause::OpenOnly => "it has a GPU open and is not known to hold memory",
         Cause::InUse => "it is running and nothing about it stands out",
     }
 }
@@ -46,11 +58,13 @@ pub const fn meaning(cause: Cause) -> &'static str {
 pub const fn stands_out(cause: Cause) -> bool {
     matches!(
         cause,
-        Cause::Draining
+        Cause::StuckInKernel
+            | Cause::Draining
             | Cause::Stopped
             | Cause::HalfDead
             | Cause::ForkedCopy
             | Cause::ExportedHandle
+            | Cause::PeerMapping
             | Cause::Orphan
             | Cause::StillRunning
     )

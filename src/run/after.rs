@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     model::{Gap, Process, Snapshot},
-    observe::{SnapshotParts, assemble, proc::Scan},
+    observe::{SnapshotParts, assemble, proc::Scan, shm::Listing},
 };
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,7 @@ impl Watch<'_> {
         if self.sampler.last().is_none() {
             gaps.push(Gap::new("NVML", "the devices could not be read after the command"));
         }
+        self.look_into_shared_memory()?;
         Ok(assemble(SnapshotParts {
             inventory: &self.before.inventory,
             selected: &self.before.selected,
@@ -48,6 +49,17 @@ impl Watch<'_> {
             boot_id: self.before.boot_id.clone(),
             gaps,
         }))
+    }
+
+    /// Files that the run left there. Without a new one, nobody is asked about them.
+    fn look_into_shared_memory(&mut self) -> Result<(), Stop> {
+        let Some(before) = self.shm_before.take().filter(Listing::has_more) else { return Ok(()) };
+        let mut uids = self.tree.uids().clone();
+        uids.insert(rustix::process::getuid().as_raw());
+        self.session.workers.ask(Job::Leftovers(before, uids));
+        self.pump(PATIENCE, |watch| watch.session.inbox.leftovers.is_some())?;
+        self.leftovers = self.session.inbox.leftovers.take().unwrap_or_default();
+        Ok(())
     }
 
     /// Who lives, and who has NVIDIA files open.

@@ -103,7 +103,7 @@ fn looks_binary(file: &Path) -> bool {
 fn explain(program: &OsStr, error: &io::Error) -> NotStarted {
     use crate::exit::{CANNOT, NOT_FOUND, NOT_RUNNABLE};
     use rustix::io::Errno;
-    let name = program.to_string_lossy().into_owned();
+    let name = crate::text::clean(&crate::text::from_bytes(program.as_bytes()));
     let named = |exit_code, text: String| NotStarted { exit_code, message: format!("cannot run `{name}`: {text}") };
     let file = find(program);
     let exists = file.as_deref().is_some_and(Path::exists);

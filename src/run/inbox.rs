@@ -6,7 +6,7 @@ use super::{
     worker::{Answer, ScanFor},
 };
 use crate::{
-    model::{DeviceEvent, Look, Process},
+    model::{DeviceEvent, Leftover, Look, Process},
     observe::{
         driver::{Failure, Inventory, Message},
         proc::Scan,
@@ -38,6 +38,8 @@ pub struct Inbox {
     pub examined: Option<Vec<Process>>,
     /// The tree, and what reading it cost.
     pub tree: Option<(Vec<Process>, Duration)>,
+    /// What the run left in shared memory.
+    pub leftovers: Option<Vec<Leftover>>,
     /// The scan for the before-look.
     pub scanned_before: Option<Scan>,
     /// The scan for the after-look.
@@ -57,6 +59,7 @@ impl Inbox {
             identified: None,
             examined: None,
             tree: None,
+            leftovers: None,
             scanned_before: None,
             scanned_after: None,
         }
@@ -87,6 +90,7 @@ impl Inbox {
             Event::Driver(Message::Events(events)) => self.device_events.extend(events),
             Event::Answer(Answer::Identified(look, processes)) => self.identified = Some((look, processes)),
             Event::Answer(Answer::Examined(processes)) => self.examined = Some(processes),
+            Event::Answer(Answer::Leftovers(leftovers)) => self.leftovers = Some(leftovers),
             Event::Answer(Answer::Tree(tree, cost)) => self.tree = Some((tree, cost)),
             Event::Answer(Answer::Scanned(ScanFor::Before, scan)) => self.scanned_before = Some(scan),
             Event::Answer(Answer::Scanned(ScanFor::After, scan)) => self.scanned_after = Some(scan),

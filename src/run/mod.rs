@@ -32,3 +32,4 @@ pub use child::{MARKER, NotStarted};
 pub use event::{Event, Looker, channel};
 pub use outcome::{Options, Outcome};
 pub use session::{Session, Stop};
+pub use signals::was_ignored;

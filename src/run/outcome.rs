@@ -4,6 +4,7 @@ use super::{cleanup::Rest, oom, watch::Watch};
 use crate::{
     exit::Ending,
     model::{Bytes, Command, End, Launch, Scope, SettleEnd, Snapshot, Trace},
+    text,
 };
 use std::{ffi::OsString, time::Duration};
 
@@ -67,7 +68,7 @@ impl Watch<'_> {
             None => self.before.snapshot(root, Some(self.command)),
         };
         let command = Command {
-            argv: self.options.argv.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
+            argv: text::display_arguments(&self.options.argv),
             id: self.command,
             started_ms: self.started_ms,
             ended_ms: self.ended.map(|e| e.at_ms),
@@ -85,6 +86,7 @@ impl Watch<'_> {
             settled_ms,
             settle_end: end,
             survivors,
+            leftovers: self.leftovers,
             oom_kills: self.oom_before.zip(oom::kills()).map(|(before, now)| now.saturating_sub(before)),
         };
         let rest = Rest { reaper: self.reaper, running: self.running };

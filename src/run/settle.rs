@@ -26,7 +26,7 @@ pub(super) struct Rules {
     pub quiet: Duration,
     /// Unaccounted growth up to here does not change the verdict and is not waited for.
     pub tolerated: Bytes,
-    /// Charged processes may live outside the tree (every scope but `run`).
+    /// What is charged may be held outside the tree (every scope but `run`), or by somebody out of sight.
     pub outsiders: bool,
 }
 

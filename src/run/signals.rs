@@ -159,6 +159,11 @@ fn ignored_at_start() -> u64 {
     Process::myself().and_then(|p| p.status()).map_or(0, |status| status.sigign)
 }
 
+/// Whether this signal was ignored when we were started (`nohup`). To be asked before a handler is installed.
+pub fn was_ignored(signal: i32) -> bool {
+    ignored_at_start() & bit(signal) != 0
+}
+
 /// The relation of the process that sent a signal, as far as it can still be seen. Both numbers as signals come.
 pub(super) fn relation(sender: u32, command: u32, myself: &Myself) -> Relation {
     let leads = sender.cast_signed() == myself.group;

@@ -18,7 +18,8 @@ use super::{
 use crate::{
     exit::Ending,
     judge::fold::Fold,
-    model::{End, ProcId, Scope, SettleEnd, Snapshot},
+    model::{End, Leftover, ProcId, Scope, SettleEnd, Snapshot},
+    observe::shm::Listing,
 };
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
@@ -93,6 +94,9 @@ pub(super) struct Watch<'a> {
     told: bool,
     report_now: Option<Instant>,
     pub(super) oom_before: Option<u64>,
+    /// What was in shared memory before; `None` where there is none.
+    pub(super) shm_before: Option<Listing>,
+    pub(super) leftovers: Vec<Leftover>,
 }
 
 impl Session {
@@ -105,6 +109,7 @@ impl Session {
         let reaper = Reaper::start(self.myself.clone())
             .map_err(|e| anyhow::Error::new(e).context("could not become the subreaper of the command's processes"))?;
         let oom_before = oom::kills();
+        let shm_before = Listing::now(&self.reader.options.dev);
         // Whoever told us to end meanwhile did not mean a command that does not exist yet.
         self.told_to_end()?;
         let started = Instant::now();
@@ -122,7 +127,7 @@ impl Session {
             cap: options.settle,
             quiet: options.quiet,
             tolerated: options.tolerated,
-            outsiders: options.scope != Scope::Run,
+            outsiders: options.scope != Scope::Run || before.observer.out_of_sight(),
         };
         let watch = Watch {
             session: self,
@@ -147,6 +152,8 @@ impl Session {
             told: false,
             report_now: None,
             oom_before,
+            shm_before,
+            leftovers: Vec::new(),
         };
         watch.run().map(Ok)
     }

@@ -3,8 +3,11 @@
 
 use super::event::Event;
 use crate::{
-    model::{Look, Process},
-    observe::proc::{ProcReader, Scan},
+    model::{Leftover, Look, Process},
+    observe::{
+        proc::{ProcReader, Scan},
+        shm::{self, Listing},
+    },
 };
 use anyhow::Context;
 use rustix::{
@@ -12,6 +15,7 @@ use rustix::{
     time::{Timespec, clock_gettime},
 };
 use std::{
+    collections::BTreeSet,
     sync::mpsc::{self, Sender},
     thread,
     time::Duration,
@@ -40,6 +44,8 @@ pub enum Job {
         /// Read open files too, and miss nobody: in settling the verdict depends on it.
         files: bool,
     },
+    /// What came into shared memory since then, of these users, and is used by nobody.
+    Leftovers(Listing, BTreeSet<u32>),
     /// Everybody with an NVIDIA file open, and these PIDs.
     Scan(ScanFor, Vec<u32>),
 }
@@ -53,6 +59,8 @@ pub enum Answer {
     Examined(Vec<Process>),
     /// The tree, and the CPU time that reading it cost.
     Tree(Vec<Process>, Duration),
+    /// Files in shared memory.
+    Leftovers(Vec<Leftover>),
     /// The scan.
     Scanned(ScanFor, Scan),
 }
@@ -92,7 +100,7 @@ impl Workers {
     pub fn ask(&self, job: Job) {
         let to = match job {
             Job::Identify(..) | Job::Examine(_) => &self.quick,
-            Job::Tree { .. } | Job::Scan(..) => &self.slow,
+            Job::Tree { .. } | Job::Scan(..) | Job::Leftovers(..) => &self.slow,
         };
         let _ = to.send(job);
     }
@@ -121,6 +129,7 @@ fn answer(reader: &ProcReader, job: Job) -> Answer {
             }
             Answer::Tree(tree, cpu_time().saturating_sub(started))
         }
+        Job::Leftovers(before, uids) => Answer::Leftovers(shm::leftovers(reader, &before, &uids)),
         Job::Scan(what_for, wanted) => Answer::Scanned(what_for, reader.scan(&wanted)),
     }
 }

@@ -14,7 +14,8 @@ Memory and device files (counts as measured on an H200; all close-on-exec, inher
     context G             a context: 23 files on G, 518 MiB listed
     alloc G SIZE          more memory, with a context if there is none; `free G SIZE` gives it back
     managed G SIZE        managed memory: used but not listed
-    late G MS:SIZE,…      after the end, SIZE is left from MS milliseconds on: memory that comes back late
+    late G MS:SIZE,…      after the end, SIZE is left from MS milliseconds on: memory that comes back late;
+                          `late-listed` the same, and the process is listed until then
     lists G LIST,…        stand in these lists (compute, graphics, mps)
     instance G GI CI      be in this MIG instance
     unavailable G         be listed with memory "not available"
@@ -33,8 +34,10 @@ Processes (none is waited for unless `wait-children` says so, so forked ones bec
     spawn-clean { … }     the same with an empty environment (env -i)
     daemonize-twice { … } setsid, forked twice, standard files on /dev/null
     namespace { … }       the same in a new PID namespace with its own /proc (needs root)
-    supervise N { … }     N programs (RANK 0 to N-1); when one dies, all are ended and N new ones started; on TERM
-                          all are ended
+    supervise N { … }     N programs (RANK 0 to N-1, with torchrun's variables); when one dies, all are ended and N new
+                          ones started; on TERM all are ended
+    trace FILE            attach to the process in FILE as a debugger does, which stops it
+    block-in-kernel       sleep in the kernel (state D) until a child that shares nothing has ended
     run N WORD…           another program with N words, waited for; this one exits with its code
     exec-child            a `sleep` that inherits everything that exec leaves open: nothing of CUDA
     wait-children         until all children have ended
@@ -49,8 +52,9 @@ Being
 
 Time and order
     slow-import S         S seconds of imports
+    eat SIZE              so much of the machine's memory, touched
     sleep S, busy S       S seconds idle, or on the processor
-    ready FILE            make FILE, with the PID in it
+    ready FILE            make FILE, with the PID in it; `%RANK` in the name stands for the rank
     wait-file FILE, wait-gone FILE
     hold                  until killed (or until the ledger is taken away, at most ten minutes)
 
@@ -307,6 +311,7 @@ class Program:
         while os.path.exists(f"{self.ledger}/machine.json"):
             for rank in range(count):
                 env = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)}
+                env.update(TORCHELASTIC_RUN_ID=str(os.getpid()), MASTER_PORT="29500")
                 running.append(self.again(block, env=env))
             wait_until(lambda: any(child.poll() is not None for child in running))
             if all(child.wait() == 0 for child in running if child.poll() is not None):
@@ -314,6 +319,25 @@ class Program:
                     child.wait()
                 return
             end_all()
+
+    def trace(self, name):
+        with open(self.path(name)) as f:
+            tracee = int(f.read())
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.ptrace(ctypes.c_long(16), ctypes.c_long(tracee), None, None) != 0:  # PTRACE_ATTACH
+            raise OSError(ctypes.get_errno(), "ptrace")
+        os.waitpid(tracee, 0x40000000)  # __WALL
+
+    def block_in_kernel(self):
+        # A child that the kernel makes us wait for, as vfork does, but with its own copy of our memory.
+        call = {"x86_64": 56, "aarch64": 220}[platform.machine()]
+        libc = ctypes.CDLL(None)
+        if libc.syscall(call, ctypes.c_long(0x4000 | signal.SIGCHLD), 0, 0, 0, 0) == 0:
+            self.children = []
+            self.close_files()
+            self.begin()
+            self.hold()
+            os._exit(0)
 
     def wait_children(self):
         for child in self.children:
@@ -345,6 +369,7 @@ class Program:
             pass
 
     def ready(self, name):
+        name = name.replace("%RANK", os.environ.get("RANK", ""))
         with open(self.path(f"{name}.new.{os.getpid()}"), "w") as f:
             f.write(str(os.getpid()))
         os.replace(f.name, self.path(name))
@@ -361,9 +386,17 @@ def leave(code):
     os._exit(code)
 
 
-def late(program, gpu, steps):
+def late(program, gpu, steps, **how):
     pairs = [step.split(":") for step in steps.split(",")]
-    program.record(gpu, release_steps_ms=[[int(ms), size(left)] for ms, left in pairs])
+    program.record(gpu, release_steps_ms=[[int(ms), size(left)] for ms, left in pairs], **how)
+
+
+EATEN = []
+
+
+def eat(amount):
+    for _ in range(max(1, amount >> 20)):
+        EATEN.append(bytearray(b"x" * (1 << 20)))
 
 
 def kill_self(name):
@@ -382,6 +415,7 @@ PLAIN = {
     "free": (2, lambda p, g, s: p.alloc(int(g), -size(s))),
     "managed": (2, lambda p, g, s: p.managed(int(g), size(s))),
     "late": (2, lambda p, g, steps: late(p, int(g), steps)),
+    "late-listed": (2, lambda p, g, steps: late(p, int(g), steps, release_listed=True)),
     "lists": (2, lambda p, g, lists: p.record(int(g), lists=lists.split(","))),
     "instance": (3, lambda p, g, gi, ci: p.record(int(g), gi=int(gi), ci=int(ci))),
     "unavailable": (1, lambda p, g: p.record(int(g), unavailable=True)),
@@ -393,6 +427,8 @@ PLAIN = {
     "exec-child": (0, lambda p: p.note(
         (c := subprocess.Popen(["sleep", str(HOLD_LIMIT)], close_fds=False, stdout=subprocess.DEVNULL)).pid,
         namespace(), start_ticks(c.pid))),
+    "trace": (1, lambda p, name: p.trace(name)),
+    "block-in-kernel": (0, lambda p: p.block_in_kernel()),
     "wait-children": (0, lambda p: p.wait_children()),
     "rename": (1, lambda p, name: ctypes.CDLL(None).prctl(15, os.fsencode(name), 0, 0, 0)),
     "settitle": (1, lambda p, text: p.settitle(text)),
@@ -400,6 +436,7 @@ PLAIN = {
     "ignore": (1, lambda p, name: signal.signal(number_of(name), signal.SIG_IGN)),
     "stop-self": (0, lambda p: kill_self("STOP")),
     "slow-import": (1, lambda p, s: time.sleep(float(s))),
+    "eat": (1, lambda p, s: eat(size(s))),
     "sleep": (1, lambda p, s: time.sleep(float(s))),
     "busy": (1, lambda p, s: p.busy(float(s))),
     "ready": (1, lambda p, name: p.ready(name)),

@@ -7,25 +7,25 @@ use crate::model::{
 use std::collections::BTreeSet;
 
 /// The subreaper of all test runs.
-pub(super) const ROOT: ProcId = ProcId { pid: 900, start_ticks: 9_000 };
+pub(in crate::judge) const ROOT: ProcId = ProcId { pid: 900, start_ticks: 9_000 };
 /// The command of all test runs, unless a recording names its own.
-pub(super) const COMMAND: ProcId = ProcId { pid: 901, start_ticks: 9_001 };
+pub(in crate::judge) const COMMAND: ProcId = ProcId { pid: 901, start_ticks: 9_001 };
 
-pub(super) fn id(pid: u32, start_ticks: u64) -> ProcId {
+pub(in crate::judge) fn id(pid: u32, start_ticks: u64) -> ProcId {
     ProcId { pid, start_ticks }
 }
 
-pub(super) fn ancestor(id: ProcId, comm: &str) -> Ancestor {
+pub(in crate::judge) fn ancestor(id: ProcId, comm: &str) -> Ancestor {
     Ancestor { id, comm: comm.into(), uid: Some(0) }
 }
 
-pub(super) fn files(gpu: u32, control: u32, uvm: u32) -> DeviceFiles {
+pub(in crate::judge) fn files(gpu: u32, control: u32, uvm: u32) -> DeviceFiles {
     let nodes = [("nvidia0", gpu), ("nvidiactl", control), ("nvidia-uvm", uvm)];
     DeviceFiles { nodes: nodes.into_iter().filter(|(_, n)| *n > 0).map(|(k, n)| (k.to_owned(), n)).collect() }
 }
 
 /// A process below `ancestors` with these files.
-pub(super) fn process(id: ProcId, ancestors: Vec<Ancestor>, files: Option<DeviceFiles>) -> Process {
+pub(in crate::judge) fn process(id: ProcId, ancestors: Vec<Ancestor>, files: Option<DeviceFiles>) -> Process {
     Process {
         id,
         ppid: ancestors.first().map_or(1, |a| a.id.pid),
@@ -50,18 +50,23 @@ pub(super) fn process(id: ProcId, ancestors: Vec<Ancestor>, files: Option<Device
         marker_alive: None,
         cgroup: None,
         shared_mappings: Vec::new(),
+        blocked: None,
+        kill_pending: false,
+        tracer: None,
+        environment: Default::default(),
+        slurm_step_alive: None,
     }
 }
 
-pub(super) fn uuid() -> Uuid {
+pub(in crate::judge) fn uuid() -> Uuid {
     Uuid("GPU-test".into())
 }
 
-pub(super) fn entry(pid: u32, bytes: Option<u64>) -> Entry {
+pub(in crate::judge) fn entry(pid: u32, bytes: Option<u64>) -> Entry {
     Entry { pid, bytes: bytes.map(Bytes), gi: None, ci: None, lists: vec![ListKind::Compute] }
 }
 
-pub(super) fn look(used: u64, entries: Vec<Entry>) -> DeviceLook {
+pub(in crate::judge) fn look(used: u64, entries: Vec<Entry>) -> DeviceLook {
     let total = Bytes::gib(140);
     DeviceLook {
         uuid: uuid(),
@@ -73,12 +78,13 @@ pub(super) fn look(used: u64, entries: Vec<Entry>) -> DeviceLook {
             api: MemoryApi::V2,
         }),
         entries: Some(entries),
+        list_api: None,
         utilization_percent: None,
         gaps: Vec::new(),
     }
 }
 
-pub(super) fn snapshot(look: DeviceLook, processes: Vec<Process>) -> Snapshot {
+pub(in crate::judge) fn snapshot(look: DeviceLook, processes: Vec<Process>) -> Snapshot {
     Snapshot {
         schema: schema::SNAPSHOT.into(),
         tool_version: "0".into(),
@@ -92,6 +98,7 @@ pub(super) fn snapshot(look: DeviceLook, processes: Vec<Process>) -> Snapshot {
             nvml_version: None,
             cuda_version: None,
             library: None,
+            interposed: None,
         }),
         observer: Observer {
             id: ROOT,
@@ -102,6 +109,8 @@ pub(super) fn snapshot(look: DeviceLook, processes: Vec<Process>) -> Snapshot {
             foreign_procfs: false,
             tool_processes: Vec::new(),
             nvml_client_files: Some(files(3, 1, 2)),
+            cgroup: None,
+            slurm_job: None,
         },
         devices: vec![Device {
             identity: DeviceIdentity {
@@ -122,7 +131,7 @@ pub(super) fn snapshot(look: DeviceLook, processes: Vec<Process>) -> Snapshot {
 }
 
 /// A launch whose command exited with 0. `all_gone`: nothing of the run is alive.
-pub(super) fn launch(command: ProcId, root: ProcId, scope: Scope, all_gone: bool) -> Launch {
+pub(in crate::judge) fn launch(command: ProcId, root: ProcId, scope: Scope, all_gone: bool) -> Launch {
     Launch {
         run_id: "run".into(),
         scope,
@@ -141,5 +150,6 @@ pub(super) fn launch(command: ProcId, root: ProcId, scope: Scope, all_gone: bool
         settle_end: None,
         survivors: Vec::new(),
         oom_kills: None,
+        leftovers: Vec::new(),
     }
 }

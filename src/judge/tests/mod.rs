@@ -1,7 +1,8 @@
 //! Tests of the judgement: on looks recorded from real GPUs with every number computed by hand, and on random worlds
 //! against an oracle.
 
-mod build;
+pub(in crate::judge) mod build;
+mod causes;
 mod properties;
 mod recordings;
 mod worlds;

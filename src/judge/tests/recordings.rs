@@ -118,6 +118,7 @@ impl Line {
                     api: MemoryApi::V2,
                 }),
                 entries: Some(entries.into_values().collect()),
+                list_api: None,
                 utilization_percent: None,
                 gaps: Vec::new(),
             },
@@ -328,6 +329,19 @@ fn a_consumer_of_the_run_is_charged_with_what_it_took_over() {
 }
 
 #[test]
+fn what_the_recorded_consumer_maps_proves_the_sharing() {
+    let case = case("peer_mapping", &["before", "during", "after"], "producer", &["producer", "consumer"]);
+    let mut seen = case.observation();
+    assert_eq!(cause_of(&judge(&seen), 565), Cause::Orphan, "the recording has no mappings");
+    for process in seen.after.processes.iter_mut().flatten().filter(|p| p.id.pid == 565) {
+        process.shared_mappings = vec!["/dev/shm/torch_544_2171_0".into()];
+    }
+    let report = judge(&seen);
+    assert_eq!(cause_of(&report, 565), Cause::PeerMapping);
+    assert!(report.holders[0].why[0].contains("PID 544") && report.holders[0].why[0].contains("5730 MiB"));
+}
+
+#[test]
 fn contexts_of_others_explain_their_own_cost() {
     case("three_contexts", &["before", "three", "2 left"], "a", &["a"]).expect(0, 0, Verdict::Clean);
     case("three_contexts", &["before", "three", "2 left"], "b", &["b", "c"]).expect(
@@ -366,6 +380,9 @@ fn an_mps_server_of_others_is_not_charged_and_its_client_counts_once() {
     let case = case("mps_foreign", &["before, daemon up", "during", "after"], "client", &["client"]);
     let report = case.expect(0, 0, Verdict::Clean);
     assert_eq!(report.devices[0].command_peak_bytes, Some(Bytes(2658 * MIB)));
+    assert_eq!(cause_of(&report, 740), Cause::MpsServer);
+    let finding = report.findings.iter().find(|f| f.kind == crate::model::FindingKind::MpsServer).unwrap();
+    assert_eq!(finding.bytes, Some(Bytes(66 * MIB)));
 }
 
 #[test]

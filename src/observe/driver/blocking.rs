@@ -1,7 +1,7 @@
 //! The driver for commands that take one look and wait for it: the same messages, one after the other.
 
 use super::{Client, Failure, FailureKind, Inventory, Message, Options};
-use crate::model::{DeviceEvent, Look, ProcId, Uuid};
+use crate::model::{DeviceEvent, DriverFacts, Look, ProcId, Uuid};
 use std::{
     path::Path,
     sync::mpsc::{self, Receiver, RecvTimeoutError},
@@ -76,6 +76,16 @@ impl Blocking {
                 Err(_) => return Err(broken()),
             }
         }
+    }
+
+    /// How the devices are set up: read by getters only.
+    ///
+    /// # Errors
+    /// Why that cannot be read.
+    pub fn facts(&mut self) -> Result<DriverFacts, Failure> {
+        let (answer, facts) = mpsc::channel();
+        self.client.request_facts(answer);
+        facts.recv().unwrap_or_else(|_| Err(broken()))
     }
 
     /// Events that came with the looks so far.

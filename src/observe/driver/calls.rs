@@ -2,7 +2,7 @@
 //! which everybody can read in `/proc/PID/task/TID/comm`. A thread that hangs in the kernel cannot answer, but its name
 //! can still be read.
 
-use std::{ffi::CString, fs, path::Path};
+use std::{ffi::CString, fs, path::Path, time::Duration};
 
 /// A call that could hang.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,11 +21,12 @@ pub(super) enum Call {
     Mps,
     Utilization,
     Events,
+    Settings,
     Ledger,
 }
 
 /// Every call with its mark and what messages call it.
-const CALLS: [(Call, &str, &str); 15] = [
+const CALLS: [(Call, &str, &str); 16] = [
     (Call::Init, "init", "nvmlInit_v2"),
     (Call::Version, "version", "nvmlSystemGetDriverVersion"),
     (Call::CudaVersion, "cuda", "nvmlSystemGetCudaDriverVersion_v2"),
@@ -40,6 +41,7 @@ const CALLS: [(Call, &str, &str); 15] = [
     (Call::Mps, "mps", "nvmlDeviceGetMPSComputeRunningProcesses"),
     (Call::Utilization, "util", "nvmlDeviceGetUtilizationRates"),
     (Call::Events, "register", "nvmlDeviceRegisterEvents"),
+    (Call::Settings, "sets", "reading the settings"),
     (Call::Ledger, "ledger", "reading the simulated GPU"),
 ];
 
@@ -102,6 +104,16 @@ pub(super) fn whereabouts(pid: u32) -> Whereabouts {
         }
     }
     best.map(|(_, w)| w).unwrap_or_default()
+}
+
+/// What a call on this GPU says of itself that this process has waited for in vain so long.
+pub(super) fn no_answer(index: u32, waited: Duration) -> String {
+    let ours = format!(" on GPU {index}");
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let stuck = tasks.map(|task| thread(&task.path())).find(|w| w.call.as_ref().is_some_and(|c| c.ends_with(&ours)));
+    let call = stuck.as_ref().and_then(|w| w.call.clone()).unwrap_or_else(|| "an NVML call".into());
+    let detail = stuck.map(|w| w.to_string()).filter(|t| !t.is_empty()).map_or_else(String::new, |t| format!(" ({t})"));
+    format!("{call} did not come back within {}{detail}", humantime::format_duration(waited))
 }
 
 fn thread(task: &Path) -> Whereabouts {

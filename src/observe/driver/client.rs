@@ -5,10 +5,10 @@ use super::{
     Failure, FailureKind, Message, Options, Source,
     calls::whereabouts,
     keeper::OWN_BINARY,
-    link::{Event, Link, Tools},
+    link::{Event, Link, Tools, Wanted},
     protocol::{self, Answer, Ask, Request, Say},
 };
-use crate::model::{ProcId, Uuid};
+use crate::model::{DriverFacts, ProcId, Uuid};
 use anyhow::Context;
 use std::{
     collections::VecDeque,
@@ -75,7 +75,12 @@ impl Client {
     /// Asks for one look at these devices (empty: all). Exactly one [`Message::Look`] follows.
     pub fn request_look(&self, devices: &[Uuid]) {
         // The thread ends only with this client.
-        let _ = self.events.send(Event::Request(devices.to_vec()));
+        let _ = self.events.send(Event::Request(Wanted::Look(devices.to_vec())));
+    }
+
+    /// Asks how the devices are set up. Exactly one answer comes through `answer`, under the deadline of a look.
+    pub fn request_facts(&self, answer: Sender<Result<DriverFacts, Failure>>) {
+        let _ = self.events.send(Event::Request(Wanted::Facts(answer)));
     }
 
     /// The helper and its nursery, so that they are never taken for holders or for the command's processes. Complete
@@ -107,7 +112,7 @@ enum Phase {
     Opening { id: u64, until: Instant },
     /// It waits for us.
     Ready,
-    /// It takes the look that is first in the queue.
+    /// It answers the request that is first in the queue.
     Looking { id: u64 },
     /// No further try: every request gets this.
     Failed(Failure),
@@ -125,8 +130,8 @@ struct Driver<D> {
     deliver: D,
     link: Link,
     phase: Phase,
-    /// Looks that were asked for and not answered.
-    queue: VecDeque<Vec<Uuid>>,
+    /// What was asked for and not answered.
+    queue: VecDeque<Wanted>,
     /// When the first of them must be answered.
     head_until: Option<Instant>,
     /// [`Message::Opened`] was delivered.
@@ -170,7 +175,7 @@ impl<D: Fn(Message)> Driver<D> {
             match &self.phase {
                 Phase::Failed(failure) => {
                     let failure = failure.clone();
-                    self.answer(Err(failure));
+                    self.refuse(failure);
                 }
                 Phase::Down => {
                     if let Err(e) = self.open() {
@@ -179,8 +184,13 @@ impl<D: Fn(Message)> Driver<D> {
                     return;
                 }
                 Phase::Ready => {
-                    let devices = self.queue.front().cloned().unwrap_or_default();
-                    match self.send(Ask::Look { devices }) {
+                    let patience_ms = patience_ms(self.options.look_timeout);
+                    let ask = match self.queue.front() {
+                        Some(Wanted::Facts(_)) => Ask::Facts,
+                        Some(Wanted::Look(devices)) => Ask::Look { devices: devices.clone(), patience_ms },
+                        None => return,
+                    };
+                    match self.send(ask) {
                         Ok(id) => self.phase = Phase::Looking { id },
                         // Its death is, or will be, reported by the thread that reads from it; until then it is asked.
                         Err(_) => self.phase = Phase::Looking { id: 0 },
@@ -196,7 +206,8 @@ impl<D: Fn(Message)> Driver<D> {
     fn open(&mut self) -> io::Result<()> {
         self.number += 1;
         self.link.start(self.number)?;
-        let ask = Ask::Open { source: self.options.source.clone(), events: self.options.events };
+        let patience_ms = patience_ms(self.options.open_timeout);
+        let ask = Ask::Open { source: self.options.source.clone(), events: self.options.events, patience_ms };
         // As above: a helper that died at once is reported.
         let id = self.send(ask).unwrap_or(0);
         self.phase = Phase::Opening { id, until: Instant::now() + self.options.open_timeout };
@@ -212,7 +223,7 @@ impl<D: Fn(Message)> Driver<D> {
 
     fn take(&mut self, event: Event) {
         match event {
-            Event::Request(devices) => self.queue.push_back(devices),
+            Event::Request(wanted) => self.queue.push_back(wanted),
             Event::Said(Answer { say: Say::Events(events), .. }) => (self.deliver)(Message::Events(events)),
             Event::Said(Answer { id, say }) => self.hear(id, say),
             Event::Born(number, pid) if number == self.number => self.link.pid = Some(pid),
@@ -238,12 +249,12 @@ impl<D: Fn(Message)> Driver<D> {
                 }
                 Err(failure) => self.fail(failure, DEATH),
             },
-            (Phase::Looking { id: asked }, Say::Look(result)) if *asked == id => {
+            (Phase::Looking { id: asked }, say @ (Say::Look(_) | Say::Facts(_))) if *asked == id => {
                 self.phase = Phase::Ready;
-                if result.is_ok() {
+                if matches!(say, Say::Look(Ok(_)) | Say::Facts(Ok(_))) {
                     self.strikes = 0;
                 }
-                self.answer(result);
+                self.answer(say);
             }
             // Right number, wrong kind: not a helper of ours.
             _ => self.fail(died("gave an answer that does not fit the question"), DEATH),
@@ -272,7 +283,7 @@ impl<D: Fn(Message)> Driver<D> {
             // A replacement is still opening: it may have its time, this look has had its own.
             _ if self.head_until.is_some_and(|until| until <= now) => {
                 let failure = self.hang("opening the driver again", self.options.look_timeout);
-                self.answer(Err(failure));
+                self.refuse(failure);
             }
             _ => {}
         }
@@ -290,15 +301,35 @@ impl<D: Fn(Message)> Driver<D> {
             self.opened = true;
             (self.deliver)(Message::Opened(Err(failure)));
         } else if waited_for && !self.queue.is_empty() {
-            self.answer(Err(failure));
+            self.refuse(failure);
         }
     }
 
-    fn answer(&mut self, result: Result<crate::model::Look, Failure>) {
+    /// Answers the first request in the queue.
+    fn answer(&mut self, say: Say) {
         self.head_until = None;
-        if self.queue.pop_front().is_some() {
-            (self.deliver)(Message::Look(result));
+        match (self.queue.pop_front(), say) {
+            (Some(Wanted::Look(_)), Say::Look(result)) => (self.deliver)(Message::Look(result)),
+            (Some(Wanted::Facts(to)), Say::Facts(result)) => {
+                // Whoever asked may be gone.
+                let _ = to.send(result);
+            }
+            (Some(wanted), _) => {
+                self.queue.push_front(wanted);
+                self.phase = Phase::Looking { id: 0 };
+                self.fail(died("gave an answer that does not fit the question"), DEATH);
+            }
+            (None, _) => {}
         }
+    }
+
+    /// Tells the first in the queue why there is no answer.
+    fn refuse(&mut self, failure: Failure) {
+        let say = match self.queue.front() {
+            Some(Wanted::Facts(_)) => Say::Facts(Err(failure)),
+            _ => Say::Look(Err(failure)),
+        };
+        self.answer(say);
     }
 
     /// Names the call that hangs, as the helper's thread names tell it.
@@ -311,6 +342,11 @@ impl<D: Fn(Message)> Driver<D> {
         Failure::new(FailureKind::Timeout, format!("{doing}: {call} did not come back within {limit}{detail}"))
             .hint("see what the kernel says: sudo dmesg | grep -i -e nvrm -e xid")
     }
+}
+
+/// How long the helper waits for a single device: it must answer before we give up on all of them.
+fn patience_ms(limit: Duration) -> u64 {
+    u64::try_from((limit / 4 * 3).as_millis()).unwrap_or(u64::MAX)
 }
 
 fn died(how: &str) -> Failure {

@@ -15,6 +15,7 @@ use std::{
     ffi::OsString,
     io::{self, Write},
     sync::{Arc, atomic::AtomicBool},
+    time::Duration,
 };
 
 /// First argument of the inner command.
@@ -71,15 +72,17 @@ fn serve() -> io::Result<()> {
     while protocol::next_line(&mut input, &mut text)?.is_some() {
         let Request { id, ask } = serde_json::from_str(&text)?;
         let say = match ask {
-            Ask::Open { source: which, events } => Say::Opened(open(which, events).and_then(|mut opened| {
-                let inventory = opened.inventory();
-                source = Some(opened);
-                inventory
-            })),
-            Ask::Look { devices } => Say::Look(match source.as_mut() {
-                Some(source) => source.look(&devices),
-                None => Err(Failure::new(FailureKind::Other, "reading the GPUs: they were not opened")),
-            }),
+            Ask::Open { source: which, events, patience_ms } => {
+                Say::Opened(open(which, events, patience(patience_ms)).and_then(|mut opened| {
+                    let inventory = opened.inventory();
+                    source = Some(opened);
+                    inventory
+                }))
+            }
+            Ask::Look { devices, patience_ms } => Say::Look(
+                source.as_mut().ok_or_else(unopened).and_then(|source| source.look(&devices, patience(patience_ms))),
+            ),
+            Ask::Facts => Say::Facts(source.as_mut().ok_or_else(unopened).and_then(|source| source.facts())),
         };
         let events = source.as_mut().map(|s| s.poll_events()).unwrap_or_default();
         let mut lines = String::new();
@@ -93,9 +96,18 @@ fn serve() -> io::Result<()> {
     Ok(())
 }
 
-fn open(source: Source, events: bool) -> Result<Box<dyn DeviceSource>, Failure> {
+fn unopened() -> Failure {
+    Failure::new(FailureKind::Other, "reading the GPUs: they were not opened")
+}
+
+fn patience(ms: u64) -> Duration {
+    // Longer than any deadline, and small enough that no clock overflows.
+    Duration::from_millis(ms.min(1 << 40))
+}
+
+fn open(source: Source, events: bool, patience: Duration) -> Result<Box<dyn DeviceSource>, Failure> {
     Ok(match source {
-        Source::Nvml { library } => Box::new(Nvml::open(library.as_deref(), events)?),
+        Source::Nvml { library } => Box::new(Nvml::open(library.as_deref(), events, patience)?),
         Source::Simulated { ledger } => {
             about_to(Call::Ledger, None);
             Box::new(Simulated::new(ledger))

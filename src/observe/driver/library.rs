@@ -111,7 +111,7 @@ pub(super) fn version_mismatch(library: Option<&str>) -> Failure {
 }
 
 /// The loaded kernel module's version.
-fn kernel_version() -> Option<String> {
+pub(super) fn kernel_version() -> Option<String> {
     fs::read_to_string("/sys/module/nvidia/version")
         .ok()
         .map(|text| text.trim().to_owned())
@@ -125,7 +125,7 @@ fn nvrm_version(text: &str) -> Option<String> {
 }
 
 /// The version that the file name carries: `libnvidia-ml.so.580.159.04`, once links are followed.
-fn file_version(file: &Path) -> Option<String> {
+pub(super) fn file_version(file: &Path) -> Option<String> {
     let file = fs::canonicalize(file).ok()?;
     let version = file.file_name()?.to_str()?.split_once(".so.")?.1;
     is_version(version).then(|| version.into())
@@ -142,6 +142,18 @@ pub(super) fn loaded_file() -> Option<String> {
     maps.lines()
         .find_map(|line| line.find('/').map(|at| &line[at..]).filter(|p| p.contains("libnvidia-ml")))
         .map(Into::into)
+}
+
+/// Every file that is mapped into this process, once, in the order of the addresses.
+pub(super) fn mapped_files() -> Option<Vec<String>> {
+    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    let mut files: Vec<String> = Vec::new();
+    for file in maps.lines().filter_map(|line| line.find('/').and_then(|at| line.get(at..))) {
+        if !files.iter().any(|known| known == file) {
+            files.push(file.into());
+        }
+    }
+    Some(files)
 }
 
 /// The library that a search would take, for a message when it is not mapped any more.

@@ -2,13 +2,13 @@
 //! and reports; what that means is [`super::client`]'s business.
 
 use super::{
-    Placement,
+    Failure, Placement,
     helper::START_NURSERY,
     keeper::{Kept, inner, pump},
     protocol::{Answer, Say},
     socket::{self, hear, say, say_with},
 };
-use crate::model::{ProcId, Uuid};
+use crate::model::{DriverFacts, ProcId, Uuid};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::{
     fs::{self, File},
@@ -23,11 +23,21 @@ use std::{
     },
 };
 
+/// What the owner wants to know.
+#[derive(Debug, Clone)]
+pub(super) enum Wanted {
+    /// A look at these devices; it goes where all looks go.
+    Look(Vec<Uuid>),
+    /// The facts, for whoever holds the other end. They are no message of the client's, because only one caller in its
+    /// life asks for them.
+    Facts(Sender<Result<DriverFacts, Failure>>),
+}
+
 /// What reaches the client's thread.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// The owner wants a look.
-    Request(Vec<Uuid>),
+    /// The owner wants to know something.
+    Request(Wanted),
     /// The owner is gone.
     Stop,
     /// The helper answered, or told events.

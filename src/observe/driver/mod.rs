@@ -8,6 +8,7 @@ mod client;
 mod codes;
 mod events;
 mod helper;
+mod interposed;
 mod keeper;
 pub mod ledger;
 mod library;
@@ -16,15 +17,18 @@ mod nursery;
 mod nvml;
 mod protocol;
 mod raw;
+mod readers;
 mod records;
+mod settings;
 pub mod simulated;
+mod slot;
 mod socket;
 
 pub use blocking::Blocking;
 pub use client::Client;
 pub use helper::inner_command;
 
-use crate::model::{DeviceEvent, DeviceIdentity, DriverInfo, Gap, Look, Uuid};
+use crate::model::{DeviceEvent, DeviceIdentity, DriverFacts, DriverInfo, Gap, Look, Uuid};
 use serde::{Deserialize, Serialize};
 use std::{path::PathBuf, time::Duration};
 
@@ -162,8 +166,12 @@ trait DeviceSource {
     /// The devices that there are.
     fn inventory(&mut self) -> Result<Inventory, Failure>;
 
-    /// One look at these devices (empty: all), in the order of the inventory, `at_ms` 0.
-    fn look(&mut self, devices: &[Uuid]) -> Result<Look, Failure>;
+    /// One look at these devices (empty: all), in the order of the inventory, `at_ms` 0. A device that has not answered
+    /// after `patience` is a gap, if another has.
+    fn look(&mut self, devices: &[Uuid], patience: Duration) -> Result<Look, Failure>;
+
+    /// How the devices are set up.
+    fn facts(&mut self) -> Result<DriverFacts, Failure>;
 
     /// Events since the last call, `at_ms` 0. Never waits.
     fn poll_events(&mut self) -> Vec<DeviceEvent>;
@@ -174,8 +182,12 @@ impl DeviceSource for simulated::Simulated {
         Self::inventory(self)
     }
 
-    fn look(&mut self, devices: &[Uuid]) -> Result<Look, Failure> {
+    fn look(&mut self, devices: &[Uuid], _: Duration) -> Result<Look, Failure> {
         Self::look(self, devices)
+    }
+
+    fn facts(&mut self) -> Result<DriverFacts, Failure> {
+        Ok(DriverFacts::default())
     }
 
     fn poll_events(&mut self) -> Vec<DeviceEvent> {

@@ -1,54 +1,43 @@
-//! NVML as a source of devices: opening, identity, one look. The wrapper loads the library and gives handles and
-//! identity; memory and process lists go through [`super::raw`]. One device's failure is that device's gap.
+//! NVML as a source of devices: opening and identity. The wrapper loads the library and gives handles and identity;
+//! memory and process lists go through [`super::slot`] and [`super::raw`]. One device's failure is that device's gap.
 //!
 //! NVML is never shut down: that costs milliseconds, and the process ends anyway.
 
 use super::{
     DeviceSource, Failure, Inventory,
-    calls::{Call, about_to, done},
+    calls::{self, Call, about_to, done},
     codes::{self, Code},
     events::Events,
-    library,
-    raw::{ListError, Symbols},
-    records::{Records, merge},
+    interposed, library,
+    raw::Symbols,
+    readers::Readers,
+    slot::Slot,
 };
-use crate::model::{
-    DeviceEvent, DeviceIdentity, DeviceLook, DriverInfo, DriverSource, Entry, Gap, ListKind, Look, Memory, MemoryApi,
-    MigIdentity, Uuid,
-};
+use crate::model::{DeviceEvent, DeviceIdentity, DriverFacts, DriverInfo, DriverSource, Gap, Look, MigIdentity, Uuid};
 use nvml_wrapper::{Device, Nvml as Library, error::NvmlError};
-use std::{ffi::OsString, path::Path, thread};
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    path::Path,
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
 
 /// NVML, opened.
 pub(super) struct Nvml {
-    symbols: Symbols,
-    slots: Vec<Slot>,
+    readers: Readers,
     inventory: Inventory,
     events: Option<Events>,
-    /// The first look touches every GPU for the first time; later ones take microseconds.
-    looked: bool,
-}
-
-/// How often a look is tried until the memory before and after the lists is the same.
-const ATTEMPTS: u32 = 5;
-
-/// A device with what is needed to read it.
-struct Slot {
-    identity: DeviceIdentity,
-    /// Why there is no handle, or the handle.
-    device: Result<Device<'static>, Gap>,
-    /// Why its UUID is unknown.
-    nameless: Option<Gap>,
-    memory_api: MemoryApi,
-    buffer: Records,
 }
 
 impl Nvml {
-    /// Loads and starts NVML and opens all devices, each on its own thread: a handle costs milliseconds.
+    /// Loads and starts NVML and opens all devices, each on its own thread: a handle costs milliseconds, and one that
+    /// hangs must not keep the others from being opened. After `patience` it is left behind if another has answered.
     ///
     /// # Errors
     /// If there is no driver, no library or no GPU, or NVML does not start.
-    pub(super) fn open(explicit: Option<&Path>, events: bool) -> Result<Self, Failure> {
+    pub(super) fn open(explicit: Option<&Path>, events: bool, patience: Duration) -> Result<Self, Failure> {
         let (library, file) = load(explicit)?;
         let symbols = Symbols::load(library);
         about_to(Call::Count, None);
@@ -57,34 +46,16 @@ impl Nvml {
         if count == 0 {
             return Err(library::no_gpu());
         }
-        let (slots, cuda_version) = thread::scope(|scope| {
-            let workers: Vec<_> = (1..count)
-                .map(|index| {
-                    (index, thread::Builder::new().spawn_scoped(scope, move || open_gpu(library, &symbols, index)))
-                })
-                .collect();
-            let cuda = thread::Builder::new().spawn_scoped(scope, || {
-                about_to(Call::CudaVersion, None);
-                cuda_version(library)
-            });
-            let mut all = open_gpu(library, &symbols, 0);
-            done();
-            for (index, worker) in workers {
-                match worker.map(thread::ScopedJoinHandle::join) {
-                    Ok(Ok(slots)) => all.extend(slots),
-                    // No thread could be had: this one does it.
-                    _ => all.extend(open_gpu(library, &symbols, index)),
-                }
-            }
-            (all, cuda.ok().and_then(|c| c.join().ok()).flatten())
-        });
+        let (slots, cuda_version) = open_all(library, symbols, count, patience);
         about_to(Call::Version, None);
+        let (answers, interposed) = interposed::look(&symbols.addresses(), explicit);
         let driver = DriverInfo {
             source: DriverSource::Nvml,
             driver_version: library.sys_driver_version().ok(),
             nvml_version: library.sys_nvml_version().ok(),
             cuda_version,
-            library: file,
+            library: answers.or(file),
+            interposed,
         };
         let devices = slots.iter().map(|s| s.identity.clone()).collect();
         let mut gaps: Vec<Gap> =
@@ -96,7 +67,7 @@ impl Nvml {
         });
         done();
         let inventory = Inventory { driver, devices, gaps };
-        Ok(Self { symbols, slots, inventory, events: events.flatten(), looked: false })
+        Ok(Self { readers: Readers::new(slots), inventory, events: events.flatten() })
     }
 }
 
@@ -132,15 +103,67 @@ fn cuda_version(library: &Library) -> Option<String> {
     Some(format!("{}.{}", n / 1000, n % 1000 / 10))
 }
 
+/// All GPUs in their order, and the newest CUDA.
+fn open_all(
+    library: &'static Library,
+    symbols: Symbols,
+    count: u32,
+    patience: Duration,
+) -> (Vec<Slot>, Option<String>) {
+    let (tell, told) = mpsc::channel();
+    let (tell_cuda, cuda) = mpsc::channel();
+    let until = Instant::now() + patience;
+    let asked = thread::Builder::new().spawn(move || {
+        about_to(Call::CudaVersion, None);
+        // Nobody listens any more where it took too long.
+        let _ = tell_cuda.send(cuda_version(library));
+    });
+    let mut opened: BTreeMap<u32, Vec<Slot>> = BTreeMap::new();
+    let mut alone = Vec::new();
+    for index in 0..count {
+        let tell = tell.clone();
+        // With nobody else to wait for, a thread of its own would be of no use.
+        let work = move || drop(tell.send((index, open_gpu(library, symbols, index))));
+        if count == 1 || thread::Builder::new().spawn(work).is_err() {
+            alone.push(index);
+        }
+    }
+    drop(tell);
+    for index in alone {
+        opened.insert(index, open_gpu(library, symbols, index));
+    }
+    done();
+    while opened.len() < count as usize {
+        let left = until.saturating_duration_since(Instant::now());
+        // While no GPU at all answers, there is nothing to go on with: the deadline of our starter decides.
+        let next = if opened.is_empty() { told.recv().ok() } else { told.recv_timeout(left).ok() };
+        let Some((index, slots)) = next else { break };
+        opened.insert(index, slots);
+    }
+    let mut slots = Vec::new();
+    for index in 0..count {
+        slots.extend(opened.remove(&index).unwrap_or_else(|| vec![hanging(symbols, index, patience)]));
+    }
+    let left = until.saturating_duration_since(Instant::now());
+    (slots, asked.ok().and_then(|_| cuda.recv_timeout(left).ok()).flatten())
+}
+
+/// A GPU that could not be opened in time.
+fn hanging(symbols: Symbols, index: u32, patience: Duration) -> Slot {
+    let identity = unnamed(index);
+    let gap = Gap::new(identity.label(), format!("opening the device: {}", calls::no_answer(index, patience)));
+    Slot::new(symbols, identity, Err(gap))
+}
+
 /// A GPU and its MIG instances.
-fn open_gpu(library: &'static Library, symbols: &Symbols, index: u32) -> Vec<Slot> {
+fn open_gpu(library: &'static Library, symbols: Symbols, index: u32) -> Vec<Slot> {
     about_to(Call::Handle, Some(index));
     let device = match library.device_by_index(index) {
         Ok(device) => device,
         Err(e) => {
             let identity = unnamed(index);
             let gap = Gap::new(identity.label(), format!("opening the device: {}", Code::from(&e)));
-            return vec![Slot::new(identity, Err(gap))];
+            return vec![Slot::new(symbols, identity, Err(gap))];
         }
     };
     about_to(Call::Identity, Some(index));
@@ -159,7 +182,9 @@ fn open_gpu(library: &'static Library, symbols: &Symbols, index: u32) -> Vec<Slo
     identity.mig_parent = device.mig_mode().is_ok_and(|mode| mode.current == 1);
     let parts = if identity.mig_parent { instances(&device, symbols, &identity) } else { Vec::new() };
     done();
-    let mut all = vec![Slot { nameless, ..Slot::new(identity, Ok(device)) }];
+    let mut whole = Slot::new(symbols, identity, Ok(device));
+    whole.nameless = nameless;
+    let mut all = vec![whole];
     all.extend(parts);
     all
 }
@@ -178,7 +203,7 @@ fn unnamed(index: u32) -> DeviceIdentity {
 }
 
 /// The MIG instances of a GPU. A number without an instance is no failure: NVML tells only the largest number.
-fn instances(device: &Device<'static>, symbols: &Symbols, parent: &DeviceIdentity) -> Vec<Slot> {
+fn instances(device: &Device<'static>, symbols: Symbols, parent: &DeviceIdentity) -> Vec<Slot> {
     (0..device.mig_device_count().unwrap_or(0))
         .filter_map(|n| {
             let instance = device.mig_device_by_index(n).ok()?;
@@ -191,104 +216,9 @@ fn instances(device: &Device<'static>, symbols: &Symbols, parent: &DeviceIdentit
                 mig_parent: false,
                 ..parent.clone()
             };
-            Some(Slot::new(identity, Ok(instance)))
+            Some(Slot::new(symbols, identity, Ok(instance)))
         })
         .collect()
-}
-
-impl Slot {
-    fn new(identity: DeviceIdentity, device: Result<Device<'static>, Gap>) -> Self {
-        Self { identity, device, nameless: None, memory_api: MemoryApi::V2, buffer: Records::default() }
-    }
-
-    /// Memory, lists, memory; if the two memories differ, again, at most five times.
-    fn look(&mut self, symbols: &Symbols) -> DeviceLook {
-        let mut gaps = Vec::new();
-        let device = match &self.device {
-            Ok(device) => device,
-            Err(gap) => return self.result(None, None, vec![gap.clone()]),
-        };
-        let index = self.identity.index;
-        let mut reading = memory(symbols, device, index, &mut self.memory_api);
-        let mut entries = None;
-        for attempt in 1..=ATTEMPTS {
-            gaps.clear();
-            entries = lists(symbols, device, &self.identity, &mut self.buffer, &mut gaps);
-            if reading.is_err() {
-                break;
-            }
-            let again = memory(symbols, device, index, &mut self.memory_api);
-            if std::mem::replace(&mut reading, again) == again || again.is_err() {
-                break;
-            }
-            if attempt == ATTEMPTS {
-                gaps.push(Gap::new(
-                    self.identity.label(),
-                    format!("memory changed during each of {ATTEMPTS} readings: used and listed may not agree"),
-                ));
-            }
-        }
-        if let Err(code) = reading {
-            gaps.push(Gap::new(self.identity.label(), format!("reading the memory: {code}")));
-        }
-        about_to(Call::Utilization, Some(index));
-        // A hint on who is idle, no more: where it is not known nothing is missing.
-        let utilization_percent = device.utilization_rates().ok().map(|rates| rates.gpu);
-        DeviceLook { utilization_percent, ..self.result(reading.ok(), entries, gaps) }
-    }
-
-    fn result(&self, memory: Option<Memory>, entries: Option<Vec<Entry>>, gaps: Vec<Gap>) -> DeviceLook {
-        DeviceLook { uuid: self.identity.uuid.clone(), memory, entries, utilization_percent: None, gaps }
-    }
-}
-
-/// One memory reading: version 2, or for good version 1 where the driver lacks that.
-fn memory(symbols: &Symbols, device: &Device<'static>, index: u32, api: &mut MemoryApi) -> Result<Memory, Code> {
-    if *api == MemoryApi::V2 {
-        about_to(Call::MemoryV2, Some(index));
-        match symbols.memory(device, MemoryApi::V2) {
-            Err(code) if code.is_missing_call() => *api = MemoryApi::V1,
-            other => return other,
-        }
-    }
-    about_to(Call::MemoryV1, Some(index));
-    symbols.memory(device, MemoryApi::V1)
-}
-
-/// The three lists as one. `None` if none could be read, or the compute list, the one that matters, failed: half a list
-/// would look like "nobody".
-fn lists(
-    symbols: &Symbols,
-    device: &Device<'static>,
-    identity: &DeviceIdentity,
-    buffer: &mut Records,
-    gaps: &mut Vec<Gap>,
-) -> Option<Vec<Entry>> {
-    let mut entries = Vec::new();
-    let mut supported = false;
-    let mut compute_failed = false;
-    for (kind, call, name) in [
-        (ListKind::Compute, Call::Compute, "compute"),
-        (ListKind::Graphics, Call::Graphics, "graphics"),
-        (ListKind::Mps, Call::Mps, "MPS"),
-    ] {
-        about_to(call, Some(identity.index));
-        match symbols.list(device, kind, buffer) {
-            Ok(records) => {
-                supported = true;
-                merge(&mut entries, kind, &records);
-            }
-            Err(ListError::Code(code)) if code == Code::NOT_SUPPORTED || code.is_missing_call() => {}
-            Err(e) => {
-                compute_failed |= kind == ListKind::Compute;
-                gaps.push(Gap::new(identity.label(), format!("reading the {name} process list: {e}")));
-            }
-        }
-    }
-    if !supported && gaps.is_empty() {
-        gaps.push(Gap::new(identity.label(), "the driver has no process lists for this device"));
-    }
-    (supported && !compute_failed).then_some(entries)
 }
 
 impl DeviceSource for Nvml {
@@ -296,39 +226,19 @@ impl DeviceSource for Nvml {
         Ok(self.inventory.clone())
     }
 
-    fn look(&mut self, devices: &[Uuid]) -> Result<Look, Failure> {
-        let symbols = &self.symbols;
-        let wanted = self
-            .slots
-            .iter_mut()
-            .filter(|s| devices.is_empty() || devices.contains(&s.identity.uuid))
-            .collect::<Vec<_>>();
-        let looks = if self.looked || wanted.len() < 2 {
-            wanted.into_iter().map(|slot| slot.look(symbols)).collect()
-        } else {
-            in_parallel(wanted, symbols)
-        };
+    fn look(&mut self, devices: &[Uuid], patience: Duration) -> Result<Look, Failure> {
+        let devices = self.readers.look(devices, patience);
         done();
-        self.looked = true;
-        Ok(Look { at_ms: 0, devices: looks })
+        Ok(Look { at_ms: 0, devices })
+    }
+
+    fn facts(&mut self) -> Result<DriverFacts, Failure> {
+        let devices = self.readers.at_hand().filter(|slot| slot.identity.mig.is_none()).map(Slot::facts).collect();
+        done();
+        Ok(DriverFacts { mapped: library::mapped_files(), devices })
     }
 
     fn poll_events(&mut self) -> Vec<DeviceEvent> {
         self.events.as_ref().map(Events::take).unwrap_or_default()
     }
-}
-
-/// A look at each slot on a thread of its own.
-fn in_parallel(slots: Vec<&mut Slot>, symbols: &Symbols) -> Vec<DeviceLook> {
-    thread::scope(|scope| {
-        let readers: Vec<_> = slots
-            .into_iter()
-            .map(|slot| {
-                let unread = slot.result(None, None, vec![Gap::new(slot.identity.label(), "its reading thread broke")]);
-                (unread, thread::Builder::new().spawn_scoped(scope, move || slot.look(symbols)))
-            })
-            .collect();
-        done();
-        readers.into_iter().map(|(unread, reader)| reader.ok().and_then(|r| r.join().ok()).unwrap_or(unread)).collect()
-    })
 }

@@ -2,7 +2,7 @@
 //! stand-in helpers of the tests must agree on it.
 
 use super::{Failure, Inventory, Source};
-use crate::model::{DeviceEvent, Look, Uuid};
+use crate::model::{DeviceEvent, DriverFacts, Look, Uuid};
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead};
 
@@ -25,12 +25,18 @@ pub(super) enum Ask {
         source: Source,
         /// Watch for Xid events.
         events: bool,
+        /// After so many milliseconds a device that hangs is left behind if another answers.
+        patience_ms: u64,
     },
     /// One look.
     Look {
         /// Empty: all.
         devices: Vec<Uuid>,
+        /// As above.
+        patience_ms: u64,
     },
+    /// How the devices are set up.
+    Facts,
 }
 
 /// What the helper says.
@@ -50,6 +56,8 @@ pub(super) enum Say {
     Opened(Result<Inventory, Failure>),
     /// To [`Ask::Look`].
     Look(Result<Look, Failure>),
+    /// To [`Ask::Facts`].
+    Facts(Result<DriverFacts, Failure>),
     /// Unasked, before the answer to a look.
     Events(Vec<DeviceEvent>),
 }
@@ -87,7 +95,7 @@ pub(super) fn next_line(from: &mut impl BufRead, into: &mut String) -> io::Resul
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Bytes, DeviceLook, Entry, Gap, ListKind, Memory, MemoryApi};
+    use crate::model::{Bytes, DeviceFacts, DeviceLook, Entry, Gap, ListKind, Memory, MemoryApi, RemappedRows};
     use crate::observe::driver::FailureKind;
 
     fn round_trip<T: Serialize + for<'a> Deserialize<'a> + PartialEq + std::fmt::Debug>(value: &T) {
@@ -98,8 +106,11 @@ mod tests {
 
     #[test]
     fn messages_survive_the_pipe() {
-        round_trip(&Request { id: 1, ask: Ask::Open { source: Source::Nvml { library: None }, events: true } });
-        round_trip(&Request { id: 2, ask: Ask::Look { devices: vec![Uuid("GPU-1\n\"".into())] } });
+        round_trip(&Request {
+            id: 1,
+            ask: Ask::Open { source: Source::Nvml { library: None }, events: true, patience_ms: 1 },
+        });
+        round_trip(&Request { id: 2, ask: Ask::Look { devices: vec![Uuid("GPU-1\n\"".into())], patience_ms: 1 } });
         let look = DeviceLook {
             uuid: Uuid("GPU-1".into()),
             memory: Some(Memory {
@@ -110,12 +121,18 @@ mod tests {
                 api: MemoryApi::V1,
             }),
             entries: Some(vec![Entry { pid: 7, bytes: None, gi: Some(1), ci: None, lists: vec![ListKind::Mps] }]),
+            list_api: None,
             utilization_percent: None,
             gaps: vec![Gap::new("GPU 0", "line\nbreak")],
         };
         round_trip(&Answer { id: 3, say: Say::Look(Ok(Look { at_ms: 0, devices: vec![look] })) });
         let failure = Failure::new(FailureKind::NoDriver, "no").hint("load it");
         round_trip(&Answer { id: 4, say: Say::Opened(Err(failure)) });
+        round_trip(&Request { id: 5, ask: Ask::Facts });
+        let rows = RemappedRows { correctable: 1, uncorrectable: 0, pending: true, failed: false };
+        let device = DeviceFacts { remapped_rows: Some(rows), ..DeviceFacts::unknown(Uuid("GPU-1".into()), 0) };
+        let facts = DriverFacts { mapped: Some(vec!["/lib/x.so".into()]), devices: vec![device] };
+        round_trip(&Answer { id: 5, say: Say::Facts(Ok(facts)) });
         let event = DeviceEvent { at_ms: 0, uuid: None, xid: 43 };
         round_trip(&Answer { id: 0, say: Say::Events(vec![event]) });
     }

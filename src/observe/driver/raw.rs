@@ -4,7 +4,7 @@
 
 use super::codes::Code;
 use super::records::{Record, Records, UnknownLayout};
-use crate::model::{Bytes, ListKind, Memory, MemoryApi};
+use crate::model::{Bytes, ListApi, ListKind, Memory, MemoryApi, RemappedRows};
 use nvml_wrapper::{Device, Nvml};
 use std::{ffi::c_void, os::fd::RawFd};
 
@@ -40,6 +40,7 @@ type MemoryV1Call = unsafe extern "C" fn(Handle, *mut MemoryV1) -> u32;
 type MemoryV2Call = unsafe extern "C" fn(Handle, *mut MemoryV2) -> u32;
 type ListCall = unsafe extern "C" fn(Handle, *mut u32, *mut c_void) -> u32;
 type NumberCall = unsafe extern "C" fn(Handle, *mut u32) -> u32;
+type RowsCall = unsafe extern "C" fn(Handle, *mut u32, *mut u32, *mut u32, *mut u32) -> u32;
 
 /// The symbols that this library has. The library is never unloaded ([`super::nvml`] leaks it), so they stay valid.
 #[derive(Debug, Clone, Copy)]
@@ -52,6 +53,7 @@ pub(super) struct Symbols {
     mps: [Option<ListCall>; 3],
     gpu_instance: Option<NumberCall>,
     compute_instance: Option<NumberCall>,
+    remapped_rows: Option<RowsCall>,
 }
 
 /// Why a list could not be read.
@@ -88,8 +90,17 @@ impl Symbols {
                 mps: list("nvmlDeviceGetMPSComputeRunningProcesses"),
                 gpu_instance: symbol(nvml, "nvmlDeviceGetGpuInstanceId"),
                 compute_instance: symbol(nvml, "nvmlDeviceGetComputeInstanceId"),
+                remapped_rows: symbol(nvml, "nvmlDeviceGetRemappedRows"),
             }
         }
+    }
+
+    /// Where the functions lie that answer for memory and processes.
+    pub(super) fn addresses(&self) -> Vec<usize> {
+        let v1 = self.memory_v1.map(|f| f as usize);
+        let v2 = self.memory_v2.map(|f| f as usize);
+        let lists = [self.compute, self.graphics].into_iter().flatten().flatten().map(|f| f as usize);
+        v1.into_iter().chain(v2).chain(lists).collect()
     }
 
     /// One memory reading by this version of the call.
@@ -129,7 +140,7 @@ impl Symbols {
         device: &Device<'static>,
         kind: ListKind,
         buffer: &mut Records,
-    ) -> Result<Vec<Record>, ListError> {
+    ) -> Result<(Vec<Record>, ListApi), ListError> {
         // SAFETY: as in `memory`.
         let handle: Handle = unsafe { device.handle() }.cast();
         let versions = match kind {
@@ -137,13 +148,32 @@ impl Symbols {
             ListKind::Graphics => self.graphics,
             ListKind::Mps => self.mps,
         };
-        for call in versions.into_iter().flatten() {
+        for (call, api) in versions.into_iter().zip([ListApi::V3, ListApi::V2, ListApi::V1]) {
+            let Some(call) = call else { continue };
             match list_once(handle, call, buffer) {
                 Err(ListError::Code(code)) if code.is_missing_call() => {}
-                other => return other,
+                other => return other.map(|records| (records, api)),
             }
         }
         Err(ListError::Code(Code::FUNCTION_NOT_FOUND))
+    }
+
+    /// Rows of memory that were replaced by spare ones, which the wrapper does not know.
+    pub(super) fn remapped_rows(&self, device: &Device<'static>) -> Result<RemappedRows, Code> {
+        let call = self.remapped_rows.ok_or(Code::FUNCTION_NOT_FOUND)?;
+        let [mut correctable, mut uncorrectable, mut pending, mut failed] = [0u32; 4];
+        // SAFETY: the handle is this library's, and the four numbers outlive the call.
+        let code = unsafe {
+            call(
+                device.handle().cast(),
+                &raw mut correctable,
+                &raw mut uncorrectable,
+                &raw mut pending,
+                &raw mut failed,
+            )
+        };
+        check(code)?;
+        Ok(RemappedRows { correctable, uncorrectable, pending: pending != 0, failed: failed != 0 })
     }
 
     /// GPU instance and compute instance of a MIG handle.

@@ -42,6 +42,7 @@ impl Simulated {
             nvml_version: Some(machine.nvml_version.clone()),
             cuda_version: Some(format!("{}.{}", machine.cuda_version / 1000, machine.cuda_version % 1000 / 10)),
             library: None,
+            interposed: None,
         };
         let devices = parts(&machine).filter_map(|part| identity(&machine, &part)).collect();
         Ok(Inventory { driver, devices, gaps: Vec::new() })
@@ -76,6 +77,7 @@ impl Simulated {
             uuid: Uuid(part.uuid.into()),
             memory: memory.map(in_our_words),
             entries: (!refused).then(|| listed.into_iter().map(entry).collect()),
+            list_api: None,
             utilization_percent: gpu.map(|g| g.utilization),
             gaps: Vec::new(),
         }

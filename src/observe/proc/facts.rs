@@ -27,7 +27,7 @@ pub(super) fn stat(dir: &PidDir) -> Result<Option<Stat>, Errno> {
     stat_of(dir, "stat")
 }
 
-fn stat_of(dir: &PidDir, name: &str) -> Result<Option<Stat>, Errno> {
+pub(super) fn stat_of(dir: &PidDir, name: &str) -> Result<Option<Stat>, Errno> {
     match handle::read(dir, name, 4096) {
         // The kernel writes this line, so one that cannot be read is another file system's.
         Ok(text) => Stat::parse(&text).map(Some).ok_or(Errno::PROTO),
@@ -36,7 +36,7 @@ fn stat_of(dir: &PidDir, name: &str) -> Result<Option<Stat>, Errno> {
     }
 }
 
-fn status_of(dir: &PidDir, name: &str) -> Status {
+pub(super) fn status_of(dir: &PidDir, name: &str) -> Status {
     handle::read(dir, name, 64 << 10).map(|text| Status::parse(&text)).unwrap_or_default()
 }
 
@@ -122,10 +122,16 @@ impl ProcReader {
             marker_alive: None,
             cgroup: small("cgroup", 64 << 10).and_then(|text| cgroup::telling_path(&text)),
             shared_mappings: Vec::new(),
+            blocked: None,
+            kill_pending,
+            tracer: status.tracer.and_then(|pid| self.ancestor(pid)).map(|(_, tracer)| tracer),
+            environment: Default::default(),
+            slurm_step_alive: None,
         }))
     }
 
-    /// Adds what has to be read from their memory, and the ancestors; leaves out who ended meanwhile.
+    /// Adds what has to be read from their memory, and the ancestors; leaves out who ended meanwhile. With `mappings` also
+    /// the facts that cost more.
     pub(super) fn complete(&self, processes: Vec<Process>, mappings: bool) -> (Vec<Process>, Vec<Gap>) {
         let ids = processes.iter().map(|process| process.id).collect();
         let answers = memory::read(&self.inner.root, ids, mappings, &self.inner.stuck);
@@ -137,6 +143,7 @@ impl ProcReader {
                     process.argv = memory.argv;
                     process.marker = memory.marker;
                     process.shared_mappings = memory.shared_mappings;
+                    process.environment = memory.environment;
                 }
                 Answer::Stuck => gaps.push(Gap::new(
                     format!("process {}", process.id),
@@ -146,6 +153,10 @@ impl ProcReader {
             }
             process.ancestors = self.ancestors(&process, &mut known);
             complete.push(process);
+        }
+        if mappings {
+            self.watch_blocked(&mut complete);
+            self.look_for_steps(&mut complete);
         }
         (complete, gaps)
     }

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::model::ProcId;
 use std::{
+    collections::BTreeMap,
     os::fd::AsFd,
     sync::{
         Arc, Mutex, PoisonError, Weak,
@@ -20,6 +21,24 @@ use std::{
 
 /// The marker's name.
 const MARKER: &[u8] = b"GPURESID_RUN_ID=";
+/// Variables that tell where a process belongs and hold no secret. Others are never kept.
+const TELLING: [&str; 13] = [
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "SLURMD_NODENAME",
+    "TORCHELASTIC_RUN_ID",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "MASTER_PORT",
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_RANK",
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "RAY_JOB_ID",
+    "PBS_JOBID",
+];
+/// A longer value of one of them is none.
+const MOST_TELLING: usize = 256;
 /// Longer values are not ours.
 const MOST_MARKER: usize = 4096;
 const MOST_ARGUMENTS: usize = 200;
@@ -40,6 +59,7 @@ pub(super) struct Memory {
     pub(super) argv: Vec<String>,
     pub(super) marker: Option<String>,
     pub(super) shared_mappings: Vec<String>,
+    pub(super) environment: BTreeMap<String, String>,
 }
 
 /// What became of the reading of one process.
@@ -78,9 +98,11 @@ pub(super) fn read(root: impl AsFd, ids: Vec<ProcId>, mappings: bool, stuck: &St
         let speaker = if before.dead() { facts::live_thread(&dir) } else { None };
         let below = speaker.map_or_else(String::new, |(thread, _)| format!("task/{thread}/"));
         let text = |name: &str, most| handle::read(&dir, &format!("{below}{name}"), most).unwrap_or_default();
+        let environment = text("environ", MOST_ENVIRONMENT);
         let memory = Memory {
             argv: arguments(&text("cmdline", MOST_COMMAND_LINE)),
-            marker: marker(&text("environ", MOST_ENVIRONMENT)),
+            marker: marker(&environment),
+            environment: if mappings { telling(&environment) } else { BTreeMap::new() },
             shared_mappings: if mappings { shared(&text("maps", MOST_MAPS)) } else { Vec::new() },
         };
         // What was read while it ended is half true: gone is the whole truth.
@@ -90,7 +112,7 @@ pub(super) fn read(root: impl AsFd, ids: Vec<ProcId>, mappings: bool, stuck: &St
 
 /// Lets another thread `read` one after the other (`None`: gone), and where it hangs leaves it and starts a new one
 /// behind that process. Who is known to be stuck is passed over.
-fn guarded<T, F>(ids: Vec<ProcId>, stuck: &Stuck, read: F) -> Vec<Answer<T>>
+pub(super) fn guarded<T, F>(ids: Vec<ProcId>, stuck: &Stuck, read: F) -> Vec<Answer<T>>
 where
     T: Send + 'static,
     F: Fn(ProcId) -> Option<T> + Send + Sync + 'static,
@@ -154,6 +176,16 @@ fn marker(environment: &[u8]) -> Option<String> {
     (!value.is_empty() && value.len() <= MOST_MARKER).then(|| value.to_owned())
 }
 
+/// The variables that tell where it belongs.
+fn telling(environment: &[u8]) -> BTreeMap<String, String> {
+    environment
+        .split(|b| *b == 0)
+        .filter_map(|entry| std::str::from_utf8(entry).ok()?.split_once('='))
+        .filter(|(name, value)| TELLING.contains(name) && !value.is_empty() && value.len() <= MOST_TELLING)
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
 /// Paths of mappings through which processes share GPU memory, each once.
 fn shared(maps: &[u8]) -> Vec<String> {
     let mut paths = Vec::new();
@@ -194,6 +226,13 @@ mod tests {
         assert_eq!(marker(b"XGPURESID_RUN_ID=a\0GPURESID_RUN_ID=\0"), None);
         assert_eq!(marker(b""), None);
         assert_eq!(marker(&[MARKER, &[b'x'; MOST_MARKER + 1]].concat()), None);
+    }
+
+    #[test]
+    fn only_telling_variables_are_kept() {
+        let found = telling(b"PASSWORD=x\0SLURM_JOB_ID=7\0RANK=\0LOCAL_RANK=1\0XRANK=3\0WORLD_SIZE=\xff\0");
+        let expected = [("LOCAL_RANK", "1"), ("SLURM_JOB_ID", "7")].map(|(n, v)| (n.to_owned(), v.to_owned()));
+        assert_eq!(found, BTreeMap::from(expected));
     }
 
     #[test]

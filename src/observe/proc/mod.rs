@@ -3,8 +3,9 @@
 //! [`ProcReader`] is the door. Behind it: `handle` (open directories, and which errors mean what), `stat` (the two
 //! files about a process that every reader needs), `nodes` and `files` (the scan of open files), `memory` (what can
 //! make a reader hang), `facts` (one process), `tree` (parents and children), `scan` (all processes), `observer` (from
-//! where we look), `cgroup`.
+//! where we look), `cgroup`, `blocked` (threads that do not come out of the kernel), `slurm`.
 
+mod blocked;
 mod cgroup;
 mod facts;
 mod files;
@@ -13,8 +14,12 @@ mod memory;
 mod nodes;
 mod observer;
 mod scan;
+mod shared;
+mod slurm;
 mod stat;
 mod tree;
+
+pub use shared::Usage;
 
 use crate::model::{BootId, Gap, Observer, Process, Uninspected};
 use anyhow::{Context, bail};
@@ -33,11 +38,13 @@ pub struct ProcOptions {
     pub procfs: PathBuf,
     /// `/dev`, or `--dev`: where NVIDIA's nodes are.
     pub dev: PathBuf,
+    /// `/sys`: whose the graphics nodes are. Another one is for tests.
+    pub sys: PathBuf,
 }
 
 impl Default for ProcOptions {
     fn default() -> Self {
-        Self { procfs: "/proc".into(), dev: "/dev".into() }
+        Self { procfs: "/proc".into(), dev: "/dev".into(), sys: "/sys".into() }
     }
 }
 
@@ -67,6 +74,7 @@ struct Inner {
     ticks_per_second: u64,
     users: Mutex<HashMap<u32, Option<String>>>,
     stuck: memory::Stuck,
+    stuck_details: memory::Stuck,
 }
 
 impl ProcReader {
@@ -87,6 +95,7 @@ impl ProcReader {
             ticks_per_second: procfs::ticks_per_second(),
             users: Mutex::default(),
             stuck: memory::Stuck::default(),
+            stuck_details: memory::Stuck::default(),
         };
         Ok(Self { options, inner: Arc::new(inner) })
     }

@@ -10,7 +10,7 @@ use procfs::process::MountInfo;
 use rustix::fs::{CWD, fstat, major, minor, readlinkat};
 
 /// The inode of the machine's initial PID namespace, fixed in the kernel (PROC_PID_INIT_INO).
-const INITIAL: u64 = 0xEFFF_FFFC;
+pub(super) const INITIAL: u64 = 0xEFFF_FFFC;
 const CAP_SYS_PTRACE: u64 = 1 << 19;
 
 impl ProcReader {
@@ -31,6 +31,8 @@ impl ProcReader {
             foreign_procfs: foreign,
             tool_processes: Vec::new(),
             nvml_client_files: None,
+            cgroup: if foreign { None } else { self.own_cgroup() },
+            slurm_job: std::env::var("SLURM_JOB_ID").ok(),
         }
     }
 
@@ -47,6 +49,10 @@ impl ProcReader {
             return None;
         }
         Some(ProcId { pid, start_ticks: stat(&dir).ok()??.start_ticks })
+    }
+
+    fn own_cgroup(&self) -> Option<String> {
+        handle::read(&self.inner.root, "self/cgroup", 64 << 10).ok().and_then(|text| super::cgroup::telling_path(&text))
     }
 
     /// How this `/proc` hides other users' processes from us; `None` if it does not.

@@ -39,7 +39,7 @@ impl ProcReader {
     }
 
     pub(super) fn nodes(&self) -> Nodes {
-        Nodes::read(&self.inner.root, &self.options.dev)
+        Nodes::read(&self.inner.root, &self.options.dev, &self.options.sys)
     }
 
     pub(super) fn scan_all(&self, wanted: &[u32]) -> Scan {

@@ -83,6 +83,10 @@ pub(super) struct Status {
     pub(super) nspid: Vec<u32>,
     /// Effective capabilities.
     pub(super) capabilities: Option<u64>,
+    /// Who traces it.
+    pub(super) tracer: Option<u32>,
+    /// How often it was switched, of its own will or not.
+    pub(super) switches: Option<u64>,
     pending: u64,
 }
 
@@ -101,6 +105,11 @@ impl Status {
                 "Uid" => status.uid = value.split_ascii_whitespace().next().and_then(|uid| uid.parse().ok()),
                 "NSpid" => status.nspid = value.split_ascii_whitespace().flat_map(str::parse).collect(),
                 "SigPnd" | "ShdPnd" => status.pending |= mask(value).unwrap_or(0),
+                "TracerPid" => status.tracer = value.parse().ok().filter(|pid| *pid != 0),
+                "voluntary_ctxt_switches" | "nonvoluntary_ctxt_switches" => {
+                    let more: Option<u64> = value.parse().ok();
+                    status.switches = more.map(|more| status.switches.unwrap_or(0).saturating_add(more));
+                }
                 "CapEff" => status.capabilities = mask(value).ok(),
                 _ => {}
             }
@@ -163,12 +172,14 @@ mod tests {
 
     #[test]
     fn status_fields() {
-        let text = b"Name:\ta\\nUid: 7\nTgid:\t42\nUid:\t1000\t0\t0\t0\nNSpid:\t42\t3\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000100\nCapEff:\t000001ffffffffff\nOdd\n";
+        let text = b"Name:\ta\\nUid: 7\nTgid:\t42\nUid:\t1000\t0\t0\t0\nNSpid:\t42\t3\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000100\nCapEff:\t000001ffffffffff\nOdd\nTracerPid:\t7\nvoluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t2\n";
         let status = Status::parse(text);
         assert_eq!((status.tgid, status.uid), (Some(42), Some(1000)));
         assert_eq!(status.nspid, [42, 3]);
         assert_eq!(status.capabilities, Some(0x1ff_ffff_ffff));
         assert!(status.kill_pending());
+        assert_eq!((status.tracer, status.switches), (Some(7), Some(7)));
+        assert_eq!(Status::parse(b"TracerPid:\t0\n").tracer, None);
         assert_eq!(Status::parse(b"Name:\t\xff\n"), Status::default());
     }
 }

@@ -35,7 +35,7 @@ impl ProcReader {
         chain
     }
 
-    fn ancestor(&self, pid: u32) -> Option<(u32, Ancestor)> {
+    pub(super) fn ancestor(&self, pid: u32) -> Option<(u32, Ancestor)> {
         let dir = PidDir::open(&self.inner.root, pid).ok()??;
         let stat = stat(&dir).ok()??;
         let id = ProcId { pid, start_ticks: stat.start_ticks };

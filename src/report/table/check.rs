@@ -25,13 +25,14 @@ pub fn check(report: &Report, style: &Style, out: &mut dyn Write) -> io::Result<
         for finding in &report.findings {
             page.paragraph("  note: ", &finding.text)?;
         }
-        return Ok(());
+        return page.leftovers(&report.leftovers);
     }
     command(&mut page, report)?;
     device_table(&mut page, report)?;
     holders(&mut page, report)?;
     page.ghosts(&report.ghosts.iter().collect::<Vec<_>>())?;
     page.findings(&report.findings)?;
+    page.leftovers(&report.leftovers)?;
     page.gaps(&report.gaps)?;
     page.advice(&report.advice)
 }

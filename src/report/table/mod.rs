@@ -2,6 +2,7 @@
 //! what to do, because the last lines are what stands above the prompt.
 
 mod check;
+mod doctor;
 mod grid;
 mod parts;
 mod reclaim;
@@ -10,5 +11,6 @@ mod status;
 mod tests;
 
 pub use check::check;
+pub use doctor::doctor;
 pub use reclaim::{cleanup, reclaim};
 pub use status::status;

@@ -2,7 +2,7 @@
 
 use super::grid::{Column, Grid};
 use crate::{
-    model::{Advice, Finding, Gap, Ghost, Held, Holder, Uuid},
+    model::{Advice, Bytes, Cause, Finding, Gap, Ghost, Held, Holder, Leftover, Uuid},
     report::{Style, words},
     text,
 };
@@ -28,7 +28,11 @@ impl Page<'_> {
 
     /// A paragraph behind `first`, its later lines indented as deep. The text may hold a stranger's words.
     pub(super) fn paragraph(&mut self, first: &str, paragraph: &str) -> io::Result<()> {
-        let indent = text::width(first);
+        self.paragraph_after(first, text::width(first), paragraph)
+    }
+
+    /// As [`Self::paragraph`] behind a text that takes `indent` columns, colour not counted.
+    pub(super) fn paragraph_after(&mut self, first: &str, indent: usize, paragraph: &str) -> io::Result<()> {
         let room = self.style.width.map(|columns| usize::from(columns).saturating_sub(indent).max(20));
         for (number, line) in text::wrap(&text::clean(paragraph), room).iter().enumerate() {
             let lead = if number == 0 { first.to_string() } else { " ".repeat(indent) };
@@ -38,7 +42,7 @@ impl Page<'_> {
     }
 
     /// Something to paste: never broken, because a broken line does not work when pasted.
-    fn command(&mut self, first: &str, command: &str) -> io::Result<()> {
+    pub(super) fn command(&mut self, first: &str, command: &str) -> io::Result<()> {
         let command = self.style.bold(&text::clean(command));
         writeln!(self.out, "{first}{command}")
     }
@@ -104,6 +108,9 @@ impl Page<'_> {
             if !holder.command.is_empty() {
                 self.paragraph("  command: ", &holder.command)?;
             }
+            if let Some(place) = &holder.place {
+                self.paragraph("  where: ", &place.words())?;
+            }
             if let Some(launcher) = &holder.launcher
                 && !holder.why.iter().any(|why| why.contains(launcher.as_str()))
             {
@@ -115,8 +122,27 @@ impl Page<'_> {
             for why in &holder.why {
                 self.paragraph("  - ", why)?;
             }
+            if let Some(note) = &holder.note {
+                self.paragraph("  note: ", note)?;
+            }
+            // Others may rely on it: said how, not that.
+            if let (Cause::Detached, Some(command)) = (holder.cause, &holder.ends_with) {
+                self.paragraph("  ", "if it is yours and no longer needed, this ends it:")?;
+                self.command("    ", command)?;
+            }
         }
         Ok(())
+    }
+
+    /// Who has a GPU open without being known to hold memory.
+    pub(super) fn open_only(&mut self, holders: &[Holder]) -> io::Result<()> {
+        if holders.is_empty() {
+            return Ok(());
+        }
+        self.heading("Have a GPU open and are not known to hold memory")?;
+        let all: Vec<&Holder> = holders.iter().collect();
+        self.holders(&all)?;
+        self.why(&all)
     }
 
     /// Entries of the driver's list whose process is gone.
@@ -150,6 +176,30 @@ impl Page<'_> {
         Ok(())
     }
 
+    /// Files that stay in shared memory. They are main memory, so they are no part of the verdict.
+    pub(super) fn leftovers(&mut self, leftovers: &[Leftover]) -> io::Result<()> {
+        const MOST: usize = 8;
+        if leftovers.is_empty() {
+            return Ok(());
+        }
+        let sum: Bytes = leftovers.iter().map(|l| l.bytes).sum();
+        let files = words::count(leftovers.len(), "file", "files");
+        self.heading(&format!("Left in shared memory: {files}, {sum} of main memory"))?;
+        for leftover in leftovers.iter().take(MOST) {
+            let doubt = match leftover.unused {
+                Some(true) => "nobody uses it any more",
+                _ => "nobody that can be inspected uses it; not everybody can be",
+            };
+            self.paragraph("- ", &format!("{}: {}; {doubt}", leftover.path, leftover.bytes))?;
+            self.command("  remove it: ", &leftover.remove)?;
+        }
+        if leftovers.len() > MOST {
+            let more = format!("{} more stand in the JSON report", leftovers.len() - MOST);
+            self.paragraph("- ", &more)?;
+        }
+        Ok(())
+    }
+
     /// What else was found.
     pub(super) fn findings(&mut self, findings: &[Finding]) -> io::Result<()> {
         if !findings.is_empty() {
@@ -159,6 +209,12 @@ impl Page<'_> {
             let device = finding.device_uuid.as_ref().map(|uuid| self.label(uuid));
             let lead = device.filter(|label| !finding.text.contains(label.as_str())).map(|label| format!("{label}: "));
             self.paragraph("- ", &format!("{}{}", lead.unwrap_or_default(), finding.text))?;
+            for (number, possible) in finding.possible.iter().enumerate() {
+                self.paragraph(&format!("  {}. perhaps ", number + 1), possible)?;
+            }
+            for excluded in &finding.excluded {
+                self.paragraph("  not ", excluded)?;
+            }
         }
         Ok(())
     }

@@ -28,6 +28,7 @@ pub fn status(report: &StatusReport, style: &Style, out: &mut dyn Write) -> io::
         let explained: Vec<&Holder> = report.holders.iter().filter(|h| needs_a_word(h)).collect();
         page.why(&explained)?;
     }
+    page.open_only(&report.open_only)?;
     page.ghosts(&report.ghosts.iter().collect::<Vec<_>>())?;
     page.findings(&report.findings)?;
     page.gaps(&report.gaps)?;
@@ -36,7 +37,7 @@ pub fn status(report: &StatusReport, style: &Style, out: &mut dyn Write) -> io::
 
 /// An ordinary process needs none: its line says all.
 fn needs_a_word(holder: &Holder) -> bool {
-    words::stands_out(holder.cause) || matches!(holder.cause, Cause::Detached | Cause::OutOfSight)
+    words::stands_out(holder.cause) || matches!(holder.cause, Cause::Detached | Cause::OutOfSight | Cause::MpsServer)
 }
 
 fn headline(page: &mut Page<'_>, report: &StatusReport) -> io::Result<()> {

@@ -65,6 +65,7 @@ fn report(verdict: Verdict, devices: Vec<DeviceReport>) -> Report {
         devices,
         holders: Vec::new(),
         ghosts: Vec::new(),
+        leftovers: Vec::new(),
         cleanup: None,
         findings: Vec::new(),
         advice: Vec::new(),
@@ -87,6 +88,10 @@ fn holder(pid: u32, cause: Cause, lineage: Lineage, devices: Vec<Held>) -> Holde
         launcher: None,
         launcher_gone: None,
         cgroup: None,
+        place: None,
+        program: None,
+        note: None,
+        ends_with: None,
         cause,
         lineage,
         why: Vec::new(),
@@ -157,12 +162,8 @@ fn residue_at_80_columns() {
         impostor: None,
         candidates: vec![452],
     }];
-    dirty.findings = vec![Finding {
-        kind: FindingKind::StillRunning,
-        device_uuid: None,
-        bytes: None,
-        text: "1 process of the command still runs (PID 452).".into(),
-    }];
+    dirty.findings =
+        vec![Finding::new(FindingKind::StillRunning, None, None, "1 process of the command still runs (PID 452).")];
     dirty.gaps = vec![Gap::new("process 88", "its files may not be read")];
     dirty.advice = vec![
         Advice {
@@ -268,12 +269,7 @@ fn how_the_command_died_is_said_once() {
         checked(&killed, NARROW),
         "gpuresid: clean: all GPU memory came back (the command's peak: 10.5 GiB); the command was ended by SIGKILL (9)\n"
     );
-    killed.findings = vec![Finding {
-        kind: FindingKind::Died,
-        device_uuid: None,
-        bytes: None,
-        text: "The command was ended by signal 9.".into(),
-    }];
+    killed.findings = vec![Finding::new(FindingKind::Died, None, None, "The command was ended by signal 9.")];
     assert_eq!(
         checked(&killed, NARROW),
         "gpuresid: clean: all GPU memory came back (the command's peak: 10.5 GiB)\n  \
@@ -309,6 +305,7 @@ fn status_report(devices: Vec<DeviceStatus>, holders: Vec<Holder>) -> StatusRepo
         cuda_version: Some("13.0".into()),
         devices,
         holders,
+        open_only: Vec::new(),
         ghosts: Vec::new(),
         findings: Vec::new(),
         advice: Vec::new(),
@@ -396,7 +393,7 @@ fn a_strangers_words_never_act() {
     report.advice =
         vec![Advice { command: Some("kill 1\u{1b}\n".into()), why: "y\u{1b}".into(), disturbs: "d\u{1b}".into() }];
     report.gaps = vec![Gap::new("a\u{1b}", "r\u{1b}")];
-    report.findings = vec![Finding { kind: FindingKind::Note, device_uuid: None, bytes: None, text: "f\u{1b}".into() }];
+    report.findings = vec![Finding::new(FindingKind::Note, None, None, "f\u{1b}")];
     for style in [PLAIN, NARROW] {
         let text = seen(&report, style);
         assert!(!text.contains(|c: char| c.is_control() && c != '\n' || c == '\u{202e}'), "{text:?}");

@@ -2,7 +2,7 @@
 
 use crate::{
     abi::{self, Code, Handle, Outcome},
-    faults::{self, Effect, Oddities},
+    faults::{self, Effect, Facts, Oddities},
     ledger::{Gpu, Instance, Ledger, Listed, Machine, MemoryOf, Sight},
 };
 use std::{
@@ -57,6 +57,10 @@ pub(crate) struct Call {
 impl Call {
     pub(crate) fn gpu(&self, part: Part) -> Result<&Gpu, Code> {
         self.machine.devices.get(part.gpu).ok_or(abi::INVALID_ARGUMENT)
+    }
+
+    pub(crate) fn facts(&self, part: Part) -> Facts {
+        self.odd.facts.get(part.gpu).cloned().unwrap_or_default()
     }
 
     pub(crate) fn instance(&self, part: Part) -> Result<Option<&Instance>, Code> {

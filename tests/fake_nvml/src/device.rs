@@ -53,8 +53,33 @@ nvml! {
         }
         put(rates, Utilization { gpu: gpu.utilization, memory: 0 })
     };
-    fn nvmlDeviceGetPersistenceMode(device: Handle, mode: *mut c_uint) of device |_call, _part| put(mode, 1);
-    fn nvmlDeviceGetComputeMode(device: Handle, mode: *mut c_uint) of device |_call, _part| put(mode, 0);
+    fn nvmlDeviceGetPersistenceMode(device: Handle, mode: *mut c_uint) of device |call, part| {
+        put(mode, call.facts(part).persistence)
+    };
+    fn nvmlDeviceGetComputeMode(device: Handle, mode: *mut c_uint) of device |call, part| {
+        put(mode, call.facts(part).compute_mode)
+    };
+    fn nvmlDeviceGetEccMode(device: Handle, now: *mut c_uint, next: *mut c_uint) of device |call, part| {
+        let (is, will_be) = call.facts(part).ecc;
+        put(now, is)?;
+        put(next, will_be)
+    };
+    fn nvmlDeviceGetRetiredPagesPendingStatus(device: Handle, pending: *mut c_uint) of device |call, part| {
+        put(pending, call.facts(part).pages_pending.ok_or(abi::NOT_SUPPORTED)?)
+    };
+    fn nvmlDeviceGetRemappedRows(
+        device: Handle,
+        correctable: *mut c_uint,
+        uncorrectable: *mut c_uint,
+        pending: *mut c_uint,
+        failed: *mut c_uint,
+    ) of device |call, part| {
+        let rows = call.facts(part).remapped_rows.ok_or(abi::NOT_SUPPORTED)?;
+        put(correctable, rows.0)?;
+        put(uncorrectable, rows.1)?;
+        put(pending, rows.2)?;
+        put(failed, rows.3)
+    };
     fn nvmlDeviceGetDisplayActive(device: Handle, active: *mut c_uint) of device |_call, _part| put(active, 0);
 }
 

@@ -43,6 +43,39 @@ pub struct Oddities {
     pub faults: Vec<Fault>,
     /// `_v3` of the process lists writes 32-byte records, as drivers 535.43 to 535.86 did.
     pub wide_records: bool,
+    /// How the GPUs are set up, in their order; a GPU without one is set up as an H200 comes.
+    pub facts: Vec<Facts>,
+}
+
+/// How one GPU is set up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Facts {
+    /// Persistence mode.
+    pub persistence: u32,
+    /// Compute mode: 0 default, 2 prohibited, 3 exclusive process.
+    pub compute_mode: u32,
+    /// MIG after a reset; `None`: as it is.
+    pub mig_next: Option<u32>,
+    /// ECC now and after a reset.
+    pub ecc: (u32, u32),
+    /// Pages wait to be retired; `None`: not supported, as on all cards since Ampere.
+    pub pages_pending: Option<u32>,
+    /// Remapped rows: correctable, uncorrectable, pending, failed; `None`: not supported.
+    pub remapped_rows: Option<(u32, u32, u32, u32)>,
+}
+
+impl Default for Facts {
+    fn default() -> Self {
+        Self {
+            persistence: 1,
+            compute_mode: 0,
+            mig_next: None,
+            ecc: (1, 1),
+            pages_pending: None,
+            remapped_rows: Some((0, 0, 0, 0)),
+        }
+    }
 }
 
 /// What the faults make of one call.

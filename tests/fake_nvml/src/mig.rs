@@ -13,7 +13,7 @@ nvml! {
     fn nvmlDeviceGetMigMode(device: Handle, current: *mut c_uint, pending: *mut c_uint) of device |call, part| {
         let on = c_uint::from(!call.gpu(part)?.mig.is_empty());
         put(current, on)?;
-        put(pending, on)
+        put(pending, call.facts(part).mig_next.unwrap_or(on))
     };
     fn nvmlDeviceIsMigDeviceHandle(device: Handle, is: *mut c_uint) of device |_call, part| {
         put(is, c_uint::from(part.instance.is_some()))

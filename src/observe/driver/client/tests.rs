@@ -26,12 +26,14 @@ fn script(body: &str) -> String {
         nvml_version: None,
         cuda_version: None,
         library: None,
+        interposed: None,
     };
     let opened = Say::Opened(Ok(Inventory { driver, devices: Vec::new(), gaps: Vec::new() }));
     let device = |name: &str| DeviceLook {
         uuid: Uuid(name.into()),
         memory: None,
         entries: None,
+        list_api: None,
         utilization_percent: None,
         gaps: Vec::new(),
     };

@@ -1,0 +1,26 @@
+//! `doctor`: looks at everything that is not memory itself, and says what would keep a program from its GPU or this
+//! tool from seeing it.
+
+use super::{driver_is_slow, session_options, stdout};
+use crate::{
+    cli::{DoctorArgs, Global},
+    doctor::{judge, observe, table::Table},
+    exit::Ending,
+    report::{Style, json, table},
+};
+
+/// Looks and says.
+///
+/// # Errors
+/// If no process could be started, or `--gpu` names a device that is not there.
+pub(super) fn run(global: &Global, args: DoctorArgs) -> anyhow::Result<Ending> {
+    let known = Table::built_in()?;
+    let facts = observe::look(&session_options(global), args.python, driver_is_slow)?;
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let report = judge::report(&facts, &known, args.strict, jiff::Timestamp::now().to_string(), Some(host));
+    stdout::print(|out| match args.json {
+        true => json::pretty(&report, out),
+        false => table::doctor(&report, &Style::stdout(), out),
+    })?;
+    Ok(Ending::Code(report.exit_code))
+}

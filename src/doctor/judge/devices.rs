@@ -1,0 +1,215 @@
+//! How the GPUs are set up.
+
+use super::Lines;
+use crate::{
+    doctor::facts::Facts,
+    model::{ComputeMode, DeviceFacts, MemoryApi},
+};
+
+/// Reserved memory above this part of a device is worth a word: ECC on cards without memory for it takes 6 %.
+const MUCH_RESERVED: f64 = 0.10;
+
+pub(super) fn judge(facts: &Facts, lines: &mut Lines) {
+    let Ok(seen) = &facts.driver else { return };
+    match &seen.facts {
+        Ok(driver) => {
+            for device in &driver.devices {
+                let instances = seen
+                    .inventory
+                    .devices
+                    .iter()
+                    .filter(|d| d.mig.as_ref().is_some_and(|mig| mig.parent == device.uuid))
+                    .count();
+                settings(device, instances, facts, lines);
+            }
+        }
+        Err(failure) => {
+            lines.hidden("devices", format!("the settings of the GPUs: {failure}"));
+        }
+    }
+    reserved(facts, lines);
+}
+
+fn settings(device: &DeviceFacts, instances: usize, facts: &Facts, lines: &mut Lines) {
+    let (gpu, n) = (format!("GPU {}", device.index), device.index);
+    match device.persistence {
+        Some(true) => {
+            lines.ok("device.persistence", format!("{gpu}: persistence mode is on"));
+        }
+        Some(false) => {
+            lines.warn(
+                "device.persistence",
+                format!("{gpu}: persistence mode is off, so the driver starts the GPU anew for each first program"),
+                format!("sudo nvidia-smi -i {n} -pm 1"),
+            );
+        }
+        None => {}
+    }
+    compute_mode(device, &gpu, facts, lines);
+    match device.mig {
+        Some(mig) if mig.now != mig.next => {
+            lines.warn(
+                "device.mig",
+                format!("{gpu}: MIG is {} and waits to be {}: a reset is needed", on(mig.now), on(mig.next)),
+                reset(n),
+            );
+        }
+        Some(mig) if mig.now && instances == 0 => {
+            lines.fail(
+                "device.mig",
+                format!("{gpu}: MIG is on and there is no instance, so a CUDA program finds no device"),
+                format!("sudo nvidia-smi mig -i {n} -lgip"),
+            );
+        }
+        Some(mig) if mig.now => {
+            lines.ok("device.mig", format!("{gpu}: MIG is on, instances: {instances}"));
+        }
+        Some(_) => {
+            lines.ok("device.mig", format!("{gpu}: MIG is off"));
+        }
+        None => {}
+    }
+    match device.ecc {
+        Some(ecc) if ecc.now != ecc.next => {
+            lines.warn(
+                "device.ecc",
+                format!("{gpu}: ECC is {} and waits to be {}: a reset is needed", on(ecc.now), on(ecc.next)),
+                reset(n),
+            );
+        }
+        Some(ecc) => {
+            lines.ok("device.ecc", format!("{gpu}: ECC is {}", on(ecc.now)));
+        }
+        None => {}
+    }
+    repairs(device, &gpu, lines);
+    for gap in &device.gaps {
+        lines.hidden("device", gap.to_string());
+    }
+}
+
+fn compute_mode(device: &DeviceFacts, gpu: &str, facts: &Facts, lines: &mut Lines) {
+    let n = device.index;
+    match device.compute_mode {
+        Some(ComputeMode::Default) => {
+            lines.ok("device.compute_mode", format!("{gpu}: every process may use it (compute mode default)"));
+        }
+        Some(ComputeMode::ExclusiveProcess) if !facts.machine.mps.daemons.is_empty() => {
+            lines.ok(
+                "device.compute_mode",
+                format!("{gpu}: compute mode exclusive process, with MPS as its one process"),
+            );
+        }
+        Some(ComputeMode::ExclusiveProcess) => {
+            lines.warn(
+                "device.compute_mode",
+                format!(
+                    "{gpu}: compute mode exclusive process: while one leftover lives, every other program is refused"
+                ),
+                format!("sudo nvidia-smi -i {n} -c DEFAULT"),
+            );
+        }
+        Some(ComputeMode::Prohibited) => {
+            lines.fail(
+                "device.compute_mode",
+                format!("{gpu}: compute mode prohibited: no CUDA program may use it"),
+                format!("sudo nvidia-smi -i {n} -c DEFAULT"),
+            );
+        }
+        None => {}
+    }
+}
+
+fn repairs(device: &DeviceFacts, gpu: &str, lines: &mut Lines) {
+    let n = device.index;
+    if let Some(pending) = device.pages_pending {
+        if pending {
+            lines.warn(
+                "device.retired_pages",
+                format!("{gpu}: pages of memory with errors wait for a reset to be retired"),
+                reset(n),
+            );
+        } else {
+            lines.ok("device.retired_pages", format!("{gpu}: no page waits to be retired"));
+        }
+    }
+    match device.remapped_rows {
+        Some(rows) if rows.failed => {
+            lines.fail(
+                "device.remapped_rows",
+                format!("{gpu}: a faulty row of memory could not be replaced: the card is due for repair"),
+                format!("nvidia-smi -i {n} -q -d ROW_REMAPPER"),
+            );
+        }
+        Some(rows) if rows.pending => {
+            lines.warn(
+                "device.remapped_rows",
+                format!("{gpu}: a faulty row of memory waits for a reset to be replaced"),
+                reset(n),
+            );
+        }
+        Some(rows) if rows.correctable + rows.uncorrectable > 0 => {
+            let total = rows.correctable + rows.uncorrectable;
+            lines.ok("device.remapped_rows", format!("{gpu}: rows of memory replaced so far: {total}, none waits"));
+        }
+        Some(_) => {
+            lines.ok("device.remapped_rows", format!("{gpu}: no row of memory was replaced"));
+        }
+        None => {}
+    }
+}
+
+fn reserved(facts: &Facts, lines: &mut Lines) {
+    let Ok(seen) = &facts.driver else { return };
+    let look = match &seen.look {
+        Ok(look) => look,
+        Err(failure) => {
+            lines.hidden("device.memory", format!("the memory of the GPUs: {failure}"));
+            return;
+        }
+    };
+    for (identity, device) in seen
+        .inventory
+        .devices
+        .iter()
+        .filter(|d| d.mig.is_none())
+        .filter_map(|identity| Some((identity, look.devices.iter().find(|d| d.uuid == identity.uuid)?)))
+    {
+        let gpu = identity.label();
+        match device.memory {
+            None => {
+                let why = device.gaps.first().map_or_else(|| "no reading".into(), |gap| gap.reason.clone());
+                lines.hidden("device.memory", format!("{gpu}: memory: {why}"));
+            }
+            Some(memory) if memory.api == MemoryApi::V1 => {
+                lines.warn(
+                    "device.memory",
+                    format!(
+                        "{gpu}: this driver counts its own reserved memory as used; drivers from 510 on tell them apart"
+                    ),
+                    "nvidia-smi --query-gpu=driver_version --format=csv",
+                );
+            }
+            Some(memory) => {
+                let reserved = memory.reserved.unwrap_or_default();
+                #[expect(clippy::cast_precision_loss, reason = "a part of a device's memory")]
+                let much = reserved.0 as f64 > MUCH_RESERVED * memory.total.0 as f64;
+                let text = format!("{gpu}: {reserved} of {} are the driver's own (reserved)", memory.total);
+                if much {
+                    lines.warn("device.memory", text, format!("nvidia-smi -i {} -q -d MEMORY", identity.index));
+                } else {
+                    lines.ok("device.memory", text);
+                }
+            }
+        }
+    }
+}
+
+fn on(is: bool) -> &'static str {
+    if is { "on" } else { "off" }
+}
+
+/// A reset is refused while anybody has the device open, so whoever has is shown first.
+fn reset(index: u32) -> String {
+    format!("gpuresid -i {index} && sudo nvidia-smi --gpu-reset -i {index}")
+}

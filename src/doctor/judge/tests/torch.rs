@@ -1,0 +1,108 @@
+//! The installed PyTorch.
+
+use super::*;
+
+fn with(version: &'static str, cuda: Option<&'static str>, driver: &'static str) -> impl Fn(&mut Facts) {
+    move |f| {
+        f.python = python(torch(version, cuda));
+        seen(f).inventory.driver.driver_version = Some(driver.into());
+        f.kernel.module = Some(driver.into());
+    }
+}
+
+#[test]
+fn pytorchs_cuda_needs_a_driver() {
+    for (version, cuda, driver) in [
+        ("2.11.0+cu130", "13.0", "580.65"),
+        ("2.7.1+cu128", "12.8", "525.60.13"),
+        ("2.0.1+cu118", "11.8", "450.80.02"),
+        ("1.8.1", "10.2", "440.33"),
+    ] {
+        says("torch.cuda", Level::Ok, "serves PyTorch's CUDA", with(version, Some(cuda), driver));
+    }
+    for (version, cuda, driver, fix) in [
+        ("2.11.0+cu130", "13.0", "575.51", "whl/cu126"),
+        ("2.7.1+cu128", "12.8", "515.105", "whl/cu118"),
+        ("2.0.1+cu118", "11.8", "450.51", "nvidia-driver-450"),
+        ("1.8.1", "10.2", "418.87", "nvidia-driver-440"),
+    ] {
+        says("torch.cuda", Level::Fail, fix, with(version, Some(cuda), driver));
+    }
+    says("torch.cuda", Level::CouldNotLook, "not known", with("0.4.0", Some("8.0"), "580.1"));
+    says("torch.cuda", Level::Warn, "without CUDA", with("2.11.0+cpu", None, "580.1"));
+    says("torch.cuda", Level::Warn, "ROCm 6.2", |f| {
+        f.python = python(Torch { hip: Some("6.2".into()), ..torch("2.5.0+rocm6.2", None) });
+    });
+    says("torch.cuda", Level::CouldNotLook, "none to compare with", |f| {
+        f.driver = Err(Failure { kind: FailureKind::NoDriver, message: "no".into(), hint: None });
+        f.kernel.module = None;
+    });
+}
+
+#[test]
+fn an_install_that_is_not_whole() {
+    says("torch.install", Level::Fail, "files are 2.11.0+cu130, pip says 2.9.1", |f| {
+        f.python = python(Torch { metadata_version: Some("2.9.1".into()), ..torch("2.11.0+cu130", Some("13.0")) });
+    });
+    says("torch.install", Level::Warn, "/other and is hidden", |f| {
+        let other = Torch { site: "/other".into(), ..torch("2.0.0", None) };
+        if let Python::Found { torch, .. } = &mut f.python {
+            torch.push(other);
+        }
+    });
+    says("torch", Level::CouldNotLook, "no PyTorch is installed", |f| {
+        if let Python::Found { torch, .. } = &mut f.python {
+            torch.clear();
+        }
+    });
+    says("torch", Level::CouldNotLook, "no python", |f| f.python = Python::None("no python".into()));
+    says("torch", Level::CouldNotLook, "sys.executable", |f| {
+        f.python = Python::Unclear("/shims/python".into(), "a script".into());
+    });
+    says("torch", Level::CouldNotLook, "version.py cannot be read", |f| {
+        f.python = python(Torch { version: None, metadata_version: None, ..torch("", None) });
+    });
+}
+
+#[test]
+fn what_a_version_can_tell_of_memory() {
+    says("torch.memory", Level::Ok, "PYTORCH_ALLOC_CONF", |_| {});
+    says("torch.memory", Level::Ok, "expandable_segments (since 2.1.0)", with("1.8.1", Some("10.2"), "580.1"));
+    says("torch.memory", Level::Ok, "it has torch.cuda.empty_cache", with("1.0.0", Some("9.0"), "580.1"));
+}
+
+#[test]
+fn known_faults() {
+    let fault = |id: &str, version: &'static str, variable: &'static str, value: &'static str| {
+        after(&format!("torch.fault.{id}"), |f| {
+            with(version, Some("12.1"), "580.1")(f);
+            f.environment.insert(variable.into(), value.into());
+        })
+        .len()
+    };
+    const CUDA: &str = "PYTORCH_CUDA_ALLOC_CONF";
+    for (version, n) in [("2.1.2", 0), ("2.2.0", 1), ("2.3.0+cu121", 1), ("2.3.1", 0)] {
+        assert_eq!(fault("compile-leak", version, "X", ""), n, "{version}");
+    }
+    for (version, value, n) in [
+        ("2.4.0", "expandable_segments:True,max_split_size_mb:64", 1),
+        ("2.4.0", "expandable_segments:True", 0),
+        ("2.4.0", "expandable_segments:False,max_split_size_mb:64", 0),
+        ("2.5.0", "expandable_segments:True,max_split_size_mb:64", 0),
+    ] {
+        assert_eq!(fault("segments-and-limits", version, CUDA, value), n, "{version} {value}");
+    }
+    for (version, variable, n) in
+        [("2.9.1", "PYTORCH_ALLOC_CONF", 1), ("2.9.1", CUDA, 0), ("2.11.0", "PYTORCH_ALLOC_CONF", 0)]
+    {
+        assert_eq!(
+            fault("alloc-conf-ignored", version, variable, "expandable_segments:True"),
+            n,
+            "{version} {variable}"
+        );
+    }
+    assert_eq!(fault("segments-not-shared", "2.5.0", CUDA, "expandable_segments:True"), 1);
+    assert_eq!(fault("segments-shared-in-containers", "2.11.0", CUDA, "expandable_segments:True"), 1);
+    assert_eq!(fault("early-leaks", "1.3.0", "X", ""), 0, "nobody has shown it");
+    says("torch.fault", Level::Ok, "no fault with memory is known of 1.3.0", with("1.3.0", Some("10.1"), "580.1"));
+}

@@ -1,0 +1,176 @@
+//! The installed PyTorch: whether it is one and whole, whether the driver serves its CUDA, what it can say about
+//! memory, and which known faults it has.
+
+use super::{Lines, alloc_conf, driver, environment::ALLOC_CONF};
+use crate::doctor::{
+    facts::{Facts, Python, Torch},
+    table::{Fault, Needs, Table},
+    version::Version,
+};
+use std::path::Path;
+
+pub(super) fn judge(facts: &Facts, table: &Table, lines: &mut Lines) {
+    let (interpreter, installs) = match &facts.python {
+        Python::None(why) => {
+            lines.hidden("torch", format!("PyTorch: {why}")).fix = Some("gpuresid doctor --python PATH".into());
+            return;
+        }
+        Python::Unclear(path, why) => {
+            let path = path.display();
+            lines.hidden("torch", format!("PyTorch of {path}: {why}")).fix =
+                Some(format!("gpuresid doctor --python \"$({path} -c 'import sys; print(sys.executable)')\""));
+            return;
+        }
+        Python::Found { interpreter, torch, .. } => (interpreter, torch),
+    };
+    let Some(torch) = installs.first() else {
+        lines.hidden("torch", format!("no PyTorch is installed for {}", interpreter.display())).fix =
+            Some("gpuresid doctor --python PATH".into());
+        return;
+    };
+    let found = torch.version.as_ref().or(torch.metadata_version.as_ref());
+    let Some(version) = found.and_then(|text| Version::parse(text)) else {
+        lines.hidden(
+            "torch",
+            format!("the version of PyTorch in {}: its version.py cannot be read", torch.site.display()),
+        );
+        return;
+    };
+    lines.ok("torch", format!("PyTorch {version}, {} (read from its files)", torch.site.display()));
+    whole(torch, installs, interpreter, lines);
+    cuda(facts, torch, table, interpreter, lines);
+    apis(&version, table, lines);
+    faults(facts, &version, table, interpreter, lines);
+}
+
+fn whole(torch: &Torch, installs: &[Torch], interpreter: &Path, lines: &mut Lines) {
+    let release = |text: &Option<String>| text.as_deref().and_then(Version::parse);
+    if let (Some(module), Some(package)) = (release(&torch.version), release(&torch.metadata_version))
+        && module != package
+    {
+        lines.fail(
+            "torch.install",
+            format!("two versions are mixed: the files are {module}, pip says {package}"),
+            format!("{} -m pip install --force-reinstall torch=={}", interpreter.display(), package.release()),
+        );
+    }
+    if let Some(other) = installs.get(1) {
+        lines.warn(
+            "torch.install",
+            format!("another PyTorch lies in {} and is hidden by this one", other.site.display()),
+            format!("{} -m pip show -f torch", interpreter.display()),
+        );
+    }
+}
+
+fn cuda(facts: &Facts, torch: &Torch, table: &Table, interpreter: &Path, lines: &mut Lines) {
+    const CHECK: &str = "torch.cuda";
+    let python = interpreter.display();
+    if let Some(hip) = &torch.hip {
+        lines.warn(
+            CHECK,
+            format!("this PyTorch is built for AMD (ROCm {hip}) and does not see an NVIDIA GPU"),
+            format!("{python} -m pip install --force-reinstall torch"),
+        );
+        return;
+    }
+    let Some(cuda) = torch.cuda.as_deref().and_then(Version::parse) else {
+        lines.warn(
+            CHECK,
+            "this PyTorch is built without CUDA and uses no GPU",
+            format!(
+                "{python} -m pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu126"
+            ),
+        );
+        return;
+    };
+    let Some(row) = table.driver_for(&cuda) else {
+        lines.hidden(CHECK, format!("which driver CUDA {cuda} needs is not known"));
+        return;
+    };
+    let Some(driver) = driver::version(facts).as_deref().and_then(Version::parse) else {
+        lines
+            .hidden(
+                CHECK,
+                format!("PyTorch's CUDA {cuda} needs driver {} or newer; there is none to compare with", row.driver),
+            )
+            .source = Some(row.source.clone());
+        return;
+    };
+    if driver >= row.driver {
+        lines
+            .ok(CHECK, format!("driver {driver} serves PyTorch's CUDA {cuda} (it needs {} or newer)", row.driver))
+            .source = Some(row.source.clone());
+        return;
+    }
+    let fix = match table.newest_cuda(&driver).map(|row| row.cuda.major()) {
+        Some(12) => format!(
+            "{python} -m pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu126"
+        ),
+        Some(11) => format!(
+            "{python} -m pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu118"
+        ),
+        _ => format!("sudo apt install nvidia-driver-{}", row.driver.major()),
+    };
+    lines
+        .fail(
+            CHECK,
+            format!(
+                "driver {driver} is too old for PyTorch's CUDA {cuda}, which needs {} or newer: upgrade the driver, or take \
+                 a PyTorch for an older CUDA",
+                row.driver
+            ),
+            fix,
+        )
+        .source = Some(row.source.clone());
+}
+
+fn apis(version: &Version, table: &Table, lines: &mut Lines) {
+    let (has, lacks): (Vec<_>, Vec<_>) = table.apis.iter().partition(|api| *version >= api.since);
+    let names =
+        |apis: &[&crate::doctor::table::Api]| apis.iter().map(|api| api.name.as_str()).collect::<Vec<_>>().join(", ");
+    lines.ok("torch.memory", format!("it has {}", names(&has)));
+    if !lacks.is_empty() {
+        let lacking: Vec<_> = lacks.iter().map(|api| format!("{} (since {})", api.name, api.since)).collect();
+        lines.ok("torch.memory", format!("it does not have {}", lacking.join(", ")));
+    }
+}
+
+fn faults(facts: &Facts, version: &Version, table: &Table, interpreter: &Path, lines: &mut Lines) {
+    let mut any = false;
+    for fault in table.faults.iter().filter(|fault| applies(fault, version)) {
+        // What nobody has shown is not held against a version.
+        let Some(source) = &fault.source else { continue };
+        if !fault.needs.as_ref().is_none_or(|needs| is_set(needs, facts, table)) {
+            continue;
+        }
+        any = true;
+        let fix = match fault.fix.as_deref() {
+            Some(fix) if fix.starts_with("-m ") => format!("{} {fix}", interpreter.display()),
+            Some(fix) => fix.into(),
+            None => format!("see {source}"),
+        };
+        lines.warn(&format!("torch.fault.{}", fault.id), fault.text.clone(), fix).source = Some(source.clone());
+    }
+    if !any {
+        lines.ok("torch.fault", format!("no fault with memory is known of {} as it is set up here", version.release()));
+    }
+}
+
+fn applies(fault: &Fault, version: &Version) -> bool {
+    *version >= fault.from && fault.before.as_ref().is_none_or(|before| version < before)
+}
+
+fn is_set(needs: &Needs, facts: &Facts, table: &Table) -> bool {
+    let names = ALLOC_CONF.iter().filter(|name| facts.environment.contains_key(**name));
+    // The first that is set is the one that counts.
+    let Some(name) = names.into_iter().next() else { return false };
+    if needs.variable.as_ref().is_some_and(|variable| variable != name) {
+        return false;
+    }
+    let text = facts.environment.get(*name).map_or("", String::as_str);
+    let (settings, _) = alloc_conf::read(text, table, None);
+    let has = |key: &String| settings.iter().any(|setting| setting.key == *key);
+    settings.iter().any(|s| s.key == needs.option && s.value == needs.value)
+        && (needs.together_with.is_empty() || needs.together_with.iter().any(has))
+}

@@ -1,0 +1,113 @@
+//! How a process is ended for good: by whoever owns it, where a plain signal would be refused, or answered by a new
+//! process. The well-known program's own way first, then container, pod, batch job and service.
+
+use super::{
+    holders::inner_pid,
+    place::{self, place},
+    programs::{self, Known, Remedy},
+    scene::Scene,
+};
+use crate::{
+    model::{Place, Process},
+    text,
+};
+
+/// A way to end a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct End {
+    /// To paste.
+    pub(crate) command: String,
+    /// What it does.
+    pub(crate) why: String,
+    /// What ends with it.
+    pub(crate) disturbs: String,
+    /// A plain signal to the process alone works too, and disturbs less: tried first.
+    pub(crate) signal_first: bool,
+}
+
+/// The way of the level that owns the process; `None`: a plain signal is the way, or none is known.
+pub(crate) fn of(scene: &Scene<'_>, process: &Process, known: Option<&Known>) -> Option<End> {
+    known.and_then(|known| of_program(scene, process, known)).or_else(|| of_place(scene, process))
+}
+
+fn of_program(scene: &Scene<'_>, process: &Process, known: &Known) -> Option<End> {
+    let name = known.program.name;
+    let made =
+        |command: String, why: String, disturbs: String| Some(End { command, why, disturbs, signal_first: false });
+    match known.program.remedy {
+        Remedy::Signal | Remedy::LeaveAlone(_) => None,
+        Remedy::Command(command, why, disturbs) => made(command.into(), why.into(), disturbs.into()),
+        Remedy::Mps => made(
+            programs::quit_mps(process),
+            "quit the multi-process service, as the user who started it; its servers end with it".into(),
+            "every program that uses the GPU through MPS".into(),
+        ),
+        Remedy::ConnectionFile => {
+            let file = programs::connection_file(process)?;
+            made(
+                format!(
+                    "python3 -c \"from jupyter_client import BlockingKernelClient as K; k = K(connection_file='{file}'); \
+                     k.load_connection_file(); k.start_channels(); k.shutdown()\""
+                ),
+                "shut the notebook's kernel down as Jupyter does (or in the notebook: Kernel, Shut Down): Jupyter starts a \
+                 killed one again"
+                    .into(),
+                format!("the notebook whose kernel is PID {}, and its variables", process.id.pid),
+            )
+        }
+        Remedy::ParentFirst => {
+            let parent = process.ancestors.first().filter(|p| !super::cause::adopts(p))?;
+            let root = scene.run.and_then(|r| r.launch.root);
+            let shell = ["bash", "sh", "zsh", "fish", "dash", "tmux: server", "screen", "sshd", "containerd-shim"];
+            // Below a shell it is the first of its kind itself; below one of its own kind the end of that one is meant.
+            if root == Some(parent.id) || shell.contains(&parent.comm.as_str()) || is_helper(scene, process) {
+                return None;
+            }
+            let what = known.program.lives_below.unwrap_or("parent");
+            made(
+                format!("kill {}", parent.id.pid),
+                format!(
+                    "end the {what} of this {name} first ({}), which ends what it started: a {name} that is killed alone may be \
+                     started again",
+                    text::clean(&parent.comm)
+                ),
+                format!("PID {} ({}) and all that it started", parent.id.pid, text::clean(&parent.comm)),
+            )
+        }
+    }
+}
+
+/// A process that a rank started, and that has the rank's environment from it.
+fn is_helper(scene: &Scene<'_>, process: &Process) -> bool {
+    let rank = |p: &Process| p.environment.get("LOCAL_RANK").cloned();
+    let mine = rank(process);
+    mine.is_some() && scene.processes.iter().any(|p| p.id.pid == process.ppid && rank(p) == mine)
+}
+
+/// Container, pod, job or service, unless we are in the same one: that would end us, and more than was meant.
+fn of_place(scene: &Scene<'_>, process: &Process) -> Option<End> {
+    let its = place(process)?;
+    let place = Place { ..its.clone() };
+    let observer = &scene.snapshot.observer;
+    let ours = observer.cgroup.as_deref().map(place::of_cgroup).unwrap_or_default();
+    let same = |a: &Option<_>, b: &Option<_>| a.is_some() && a == b;
+    let same_job = place.slurm.as_ref().is_some_and(|s| {
+        ours.slurm.as_ref().is_some_and(|o| o.job == s.job) || observer.slurm_job.as_ref() == Some(&s.job)
+    });
+    // What ended cannot be cancelled any more.
+    let ended = process.slurm_step_alive == Some(false);
+    let place = Place {
+        pod_uid: place.pod_uid.filter(|_| !same(&its.pod_uid, &ours.pod_uid)),
+        container: place.container.filter(|_| its.container != ours.container && its.pod_uid.is_none()),
+        slurm: place.slurm.filter(|_| !same_job && !ended),
+        unit: place.unit.filter(|_| its.unit != ours.unit),
+    };
+    let owner = place::owner(&place, process.nspid.last().copied().filter(|_| process.nspid.len() > 1))?;
+    let inside = place.pod_uid.is_some() || place.container.is_some();
+    let first = if inside {
+        inner_pid(process) == Some(1)
+    } else {
+        place.slurm.is_some() || process.ancestors.first().is_none_or(super::cause::adopts)
+    };
+    Some(End { command: owner.command, why: owner.why, disturbs: owner.disturbs, signal_first: !first })
+}

@@ -1,0 +1,315 @@
+//! Well-known programs: what is worth knowing about each, and how it is ended for good. A table, so that a program is
+//! one row. A row is matched on evidence that the program itself leaves (command line, environment, title, parent), and
+//! it never makes a cause by itself: it adds a note, a better remedy, and in some rows what proves that a worker's run
+//! is over once its parent is gone.
+
+use crate::model::Process;
+
+/// Something to be seen of a process.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Sign {
+    /// Its short name begins so.
+    Comm(&'static str),
+    /// The file name of its program.
+    Program(&'static str),
+    /// Its command line begins so: a title that it gave itself.
+    Title(&'static str),
+    /// One of its arguments, or the file name of one.
+    Argument(&'static str),
+    /// A part of an argument.
+    Part(&'static str),
+    /// A variable of its environment.
+    Variable(&'static str),
+    /// Its parent's short name begins so.
+    Parent(&'static str),
+}
+
+/// How such a program is ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Remedy {
+    /// With a signal, like any other.
+    Signal,
+    /// Its parent first, which ends it, and would start it again if it were killed alone.
+    ParentFirst,
+    /// With a command of its own: the command, why, whom it disturbs.
+    Command(&'static str, &'static str, &'static str),
+    /// Through its connection file, as Jupyter does.
+    ConnectionFile,
+    /// With the command of the multi-process service.
+    Mps,
+    /// Not at all, for this reason.
+    LeaveAlone(&'static str),
+}
+
+/// One program.
+#[derive(Debug)]
+pub(crate) struct Program {
+    /// What people call it.
+    pub(crate) name: &'static str,
+    /// All signs of one line must be there.
+    signs: &'static [&'static [Sign]],
+    /// What is worth knowing.
+    pub(crate) note: &'static str,
+    /// How it is ended.
+    pub(crate) remedy: Remedy,
+    /// Its parent starts it and ends it; so once that is gone, its run is over. The parent's name.
+    pub(crate) lives_below: Option<&'static str>,
+}
+
+use Sign::{Argument, Comm, Parent, Part, Program as Named, Title, Variable};
+
+/// Rows are tried from the top.
+const PROGRAMS: &[Program] = &[
+    Program {
+        name: "DataLoader worker",
+        signs: &[&[Comm("pt_data_worker")]],
+        note: "a PyTorch DataLoader worker, forked after CUDA was in use; it notices that its main process is gone only \
+               between two items",
+        remedy: Remedy::Signal,
+        lives_below: None,
+    },
+    Program {
+        name: "torchrun rank",
+        signs: &[&[Variable("TORCHELASTIC_RUN_ID"), Variable("LOCAL_RANK")]],
+        note: "a rank of torchrun; its agent restarts ranks that die",
+        remedy: Remedy::ParentFirst,
+        lives_below: Some("torchrun agent"),
+    },
+    Program {
+        name: "torchrun agent",
+        signs: &[
+            &[Comm("pt_elastic")],
+            &[Named("torchrun")],
+            &[Argument("torchrun")],
+            &[Argument("torch.distributed.run")],
+            &[Argument("torch.distributed.launch")],
+        ],
+        note: "the agent of torchrun: when it ends, it ends its ranks",
+        remedy: Remedy::Signal,
+        lives_below: None,
+    },
+    Program {
+        name: "MPI rank",
+        signs: &[&[Variable("OMPI_COMM_WORLD_RANK")], &[Variable("PMIX_RANK"), Parent("prte")]],
+        note: "a rank of an MPI program; mpirun ends the others when one is killed",
+        remedy: Remedy::ParentFirst,
+        lives_below: None,
+    },
+    Program {
+        name: "vLLM engine",
+        signs: &[&[Title("VLLM::")], &[Argument("vllm"), Argument("serve")], &[Part("vllm.entrypoints.")]],
+        note: "vLLM reserves most of the GPU at its start (--gpu-memory-utilization), whether it is used or not",
+        remedy: Remedy::ParentFirst,
+        lives_below: None,
+    },
+    Program {
+        name: "SGLang engine",
+        signs: &[&[Title("sglang::")], &[Argument("sglang.launch_server")], &[Part("sglang/launch_server")]],
+        note: "SGLang reserves most of the GPU at its start (--mem-fraction-static), whether it is used or not",
+        remedy: Remedy::ParentFirst,
+        lives_below: None,
+    },
+    Program {
+        name: "Ray worker",
+        signs: &[
+            &[Title("ray::"), Comm("ray::")],
+            &[Part("ray/_private/workers/default_worker.py")],
+            &[Comm("ray::"), Parent("raylet")],
+        ],
+        note: "a worker of Ray; raylet starts a new one for each that is killed while the job runs",
+        remedy: Remedy::Command(
+            "ray stop",
+            "stop Ray on this machine, workers first",
+            "everything that Ray runs on this machine",
+        ),
+        lives_below: Some("raylet"),
+    },
+    Program {
+        name: "multiprocessing worker",
+        signs: &[&[Part("from multiprocessing.spawn import spawn_main"), Argument("--multiprocessing-fork")]],
+        note: "a worker of Python's multiprocessing (start method spawn)",
+        remedy: Remedy::Signal,
+        lives_below: Some("main process"),
+    },
+    Program {
+        name: "multiprocessing forkserver",
+        signs: &[&[Part("from multiprocessing.forkserver import main")]],
+        note: "Python's multiprocessing forkserver, or a worker of it",
+        remedy: Remedy::Signal,
+        lives_below: Some("main process"),
+    },
+    Program {
+        name: "multiprocessing resource tracker",
+        signs: &[&[Part("from multiprocessing.resource_tracker import main")]],
+        note: "it removes the shared memory of a Python program when that ends; it ends by itself",
+        remedy: Remedy::LeaveAlone("it ends by itself, and cleans /dev/shm up when it does"),
+        lives_below: None,
+    },
+    Program {
+        name: "Jupyter kernel",
+        signs: &[&[Argument("ipykernel_launcher")], &[Part("ipykernel_launcher.py")], &[Argument("ipykernel")]],
+        note: "the kernel of a notebook: it keeps every variable until it is restarted, also when the browser is closed",
+        remedy: Remedy::ConnectionFile,
+        lives_below: None,
+    },
+    Program {
+        name: "debugger",
+        signs: &[&[Comm("cuda-gdb")], &[Named("gdb")], &[Comm("cuda-gdbserver")]],
+        note: "a debugger",
+        remedy: Remedy::Signal,
+        lives_below: None,
+    },
+    Program {
+        name: "TensorFlow Serving",
+        signs: &[&[Named("tensorflow_model_server")]],
+        note: "TensorFlow takes nearly all memory of the GPU at its start (TF_FORCE_GPU_ALLOW_GROWTH=true changes that)",
+        remedy: Remedy::Signal,
+        lives_below: None,
+    },
+    Program {
+        name: "Triton server",
+        signs: &[&[Named("tritonserver")]],
+        note: "NVIDIA's Triton inference server; a model can be unloaded without ending it",
+        remedy: Remedy::Signal,
+        lives_below: None,
+    },
+    Program {
+        name: "Ollama model runner",
+        signs: &[&[Named("ollama"), Argument("runner")], &[Comm("ollama_llama_se")]],
+        note: "Ollama keeps a model for five minutes after its last use (OLLAMA_KEEP_ALIVE)",
+        remedy: Remedy::Command(
+            "ollama ps",
+            "see the model, then `ollama stop MODEL`: a runner that is killed is started again",
+            "nobody",
+        ),
+        lives_below: None,
+    },
+    Program {
+        name: "MPS server",
+        signs: &[&[Named("nvidia-cuda-mps-server")], &[Comm("nvidia-cuda-mps"), Parent("nvidia-cuda-mps")]],
+        note: "the server of NVIDIA's multi-process service",
+        remedy: Remedy::Mps,
+        lives_below: None,
+    },
+    Program {
+        name: "MPS control daemon",
+        signs: &[&[Named("nvidia-cuda-mps-control")], &[Comm("nvidia-cuda-mps")]],
+        note: "the control daemon of NVIDIA's multi-process service; it starts a server for the first client",
+        remedy: Remedy::Mps,
+        lives_below: None,
+    },
+    Program {
+        name: "display server",
+        signs: &[
+            &[Named("Xorg")],
+            &[Named("X"), Argument("vt1")],
+            &[Named("Xwayland")],
+            &[Named("gnome-shell")],
+            &[Named("kwin_wayland")],
+            &[Named("mutter")],
+            &[Named("sway")],
+            &[Named("weston")],
+            &[Named("Hyprland")],
+        ],
+        note: "it draws somebody's desktop",
+        remedy: Remedy::LeaveAlone("to end it closes somebody's desktop with all of its windows"),
+        lives_below: None,
+    },
+    Program {
+        name: "DCGM",
+        signs: &[&[Named("nv-hostengine")], &[Named("dcgm-exporter")]],
+        note: "NVIDIA's monitoring; it holds no memory",
+        remedy: Remedy::LeaveAlone("it only watches; but it must be stopped before a GPU is reset"),
+        lives_below: None,
+    },
+    Program {
+        name: "persistence daemon",
+        signs: &[&[Named("nvidia-persistenced")]],
+        note: "it keeps the driver loaded; it holds no memory",
+        remedy: Remedy::LeaveAlone("it only keeps the driver loaded; but it must be stopped before a GPU is reset"),
+        lives_below: None,
+    },
+    Program {
+        name: "monitor",
+        signs: &[
+            &[Named("nvidia-smi")],
+            &[Named("nvtop")],
+            &[Argument("nvitop")],
+            &[Argument("gpustat")],
+            &[Named("btop")],
+        ],
+        note: "it only watches",
+        remedy: Remedy::LeaveAlone("it only watches"),
+        lives_below: None,
+    },
+];
+
+/// A program that was recognised, and by what.
+#[derive(Debug, Clone)]
+pub(crate) struct Known {
+    pub(crate) program: &'static Program,
+    /// `its environment has LOCAL_RANK`.
+    pub(crate) evidence: String,
+}
+
+/// Which well-known program this is.
+pub(crate) fn recognise(process: &Process) -> Option<Known> {
+    PROGRAMS.iter().find_map(|program| {
+        let line = program.signs.iter().find(|line| line.iter().all(|sign| sign.shows(process)))?;
+        let evidence: Vec<_> = line.iter().map(|sign| sign.words(process)).collect();
+        Some(Known { program, evidence: evidence.join(" and ") })
+    })
+}
+
+fn file_name(argument: &str) -> &str {
+    argument.rsplit('/').next().unwrap_or(argument)
+}
+
+impl Sign {
+    fn shows(self, process: &Process) -> bool {
+        let first = process.argv.first().map_or("", String::as_str);
+        match self {
+            Self::Comm(name) => process.comm.starts_with(name),
+            Self::Program(name) => file_name(first.split(' ').next().unwrap_or(first)) == name,
+            Self::Title(title) => first.starts_with(title),
+            Self::Argument(word) => process.argv.iter().any(|a| a == word || file_name(a) == word),
+            Self::Part(part) => process.argv.iter().any(|a| a.contains(part)),
+            Self::Variable(name) => process.environment.contains_key(name),
+            Self::Parent(name) => process.ancestors.first().is_some_and(|a| a.comm.starts_with(name)),
+        }
+    }
+
+    fn words(self, process: &Process) -> String {
+        match self {
+            Self::Comm(name) => format!("its name begins with {name}"),
+            Self::Program(name) => format!("its program is {name}"),
+            Self::Title(title) => format!("its title begins with {title}"),
+            Self::Argument(word) | Self::Part(word) => format!("its command line says `{word}`"),
+            Self::Variable(name) => match process.environment.get(name) {
+                Some(value) => format!("its environment says {name}={}", crate::text::clean(value)),
+                None => format!("its environment has {name}"),
+            },
+            Self::Parent(name) => format!("its parent is {name}"),
+        }
+    }
+}
+
+/// The connection file of a notebook's kernel, if its path can stand in a command.
+pub(crate) fn connection_file(process: &Process) -> Option<&str> {
+    let at = process.argv.iter().position(|a| a == "-f")?;
+    let path = process.argv.get(at + 1)?;
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'/' | b'.' | b'_' | b'-' | b'+' | b'@');
+    (path.ends_with(".json") && path.starts_with('/') && path.bytes().all(plain)).then_some(path.as_str())
+}
+
+/// How the multi-process service is told to quit, where its pipes are.
+pub(crate) fn quit_mps(process: &Process) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'/' | b'.' | b'_' | b'-');
+    match process.environment.get("CUDA_MPS_PIPE_DIRECTORY").filter(|d| d.bytes().all(plain)) {
+        Some(directory) => format!("echo quit | CUDA_MPS_PIPE_DIRECTORY={directory} nvidia-cuda-mps-control"),
+        None => "echo quit | nvidia-cuda-mps-control".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

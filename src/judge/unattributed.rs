@@ -1,0 +1,111 @@
+//! Memory that is in use and that no list explains: what can still be behind it, the likeliest first, and what was
+//! excluded and by what. Nobody is blamed here; a reader gets the short list that a careful person would go through.
+
+use super::scene::Scene;
+use crate::{
+    model::{Device, Lineage, ListKind, Process},
+    text,
+};
+
+/// How many PIDs are named in one sentence.
+const MOST_NAMED: usize = 5;
+
+/// What is left, and what is not.
+pub(crate) struct Explanation {
+    pub(crate) possible: Vec<String>,
+    pub(crate) excluded: Vec<String>,
+}
+
+/// Goes through everything that can hold memory without being listed.
+pub(crate) fn explain(scene: &Scene<'_>, device: &Device) -> Explanation {
+    let mut possible = Vec::new();
+    let mut excluded = Vec::new();
+    let snapshot = scene.snapshot;
+    let read = snapshot.processes.is_some();
+
+    let unlisted = || {
+        scene.processes.iter().filter(|p| {
+            p.can_hold_memory() == Some(true)
+                && !scene.looks_like_nvml_client(p)
+                && !device.look.entries.iter().flatten().any(|e| e.pid == p.id.pid)
+        })
+    };
+    let minor = device.identity.minor;
+    let on_it = |p: &Process| p.files.as_ref().is_some_and(|f| minor.is_none_or(|minor| f.on_minor(minor) > 0));
+    let bare: Vec<_> =
+        unlisted().filter(|p| p.files.as_ref().is_some_and(|f| f.control() > 0 && f.uvm() == 0)).collect();
+    let open: Vec<_> = unlisted().filter(|p| on_it(p) && p.files.as_ref().is_some_and(|f| f.uvm() > 0)).collect();
+    if !bare.is_empty() {
+        possible.push(format!(
+            "an exported allocation handle: {} only the control file open, without a GPU context",
+            named(&bare, "has", "have")
+        ));
+    }
+    if !open.is_empty() {
+        possible.push(format!(
+            "a process that has this GPU open without being listed: {}",
+            named(&open, "is one", "are such")
+        ));
+    }
+    if read && bare.is_empty() && open.is_empty() {
+        excluded.push(
+            "a handle or a forked copy in a process that can be seen: nobody unlisted has more NVIDIA files open than a \
+             program that only watches"
+                .into(),
+        );
+    }
+
+    let listed: Vec<_> = device
+        .look
+        .entries
+        .iter()
+        .flatten()
+        .filter(|e| e.lists.contains(&ListKind::Compute))
+        .map(|e| e.pid.to_string())
+        .collect();
+    match (listed.is_empty(), device.look.entries.is_some()) {
+        (false, _) => possible.push(format!(
+            "managed memory (cudaMallocManaged) or shared allocations of a listed process: PID {}",
+            short(&listed)
+        )),
+        (true, true) => excluded.push("managed memory of a listed process: none is listed".into()),
+        (true, false) => possible.push("a listed process: the lists could not be read".into()),
+    }
+
+    let uninspected = &snapshot.uninspected;
+    if !read {
+        possible.push("anybody: the open files of processes were not read".into());
+    } else if uninspected.is_empty() {
+        excluded.push("a process that could not be inspected: there is none".into());
+    } else {
+        let who: Vec<_> = uninspected.iter().map(|u| format!("{} ({})", u.id.pid, text::clean(&u.comm))).collect();
+        possible.push(format!("a process whose open files may not be read: PID {}", short(&who)));
+    }
+    match snapshot.observer.blind_spot() {
+        Some(why) => possible.push(format!("a process that cannot be seen from here: {why}")),
+        None => excluded.push("a process out of sight: from here every process of the machine can be seen".into()),
+    }
+    possible.push("the driver itself: it keeps some memory while a GPU is in use".into());
+    if let Some(run) = scene.run {
+        // What the run still has open is the likeliest.
+        let own = |text: &String| {
+            scene
+                .processes
+                .iter()
+                .any(|p| run.lineage(p.into()) == Lineage::Own && text.contains(&format!("PID {}", p.id.pid)))
+        };
+        possible.sort_by_key(|text| !own(text));
+    }
+    Explanation { possible, excluded }
+}
+
+fn named(processes: &[&Process], one: &str, many: &str) -> String {
+    let pids: Vec<_> = processes.iter().map(|p| p.id.pid.to_string()).collect();
+    format!("PID {} {}", short(&pids), if pids.len() == 1 { one } else { many })
+}
+
+fn short(items: &[String]) -> String {
+    let shown: Vec<_> = items.iter().take(MOST_NAMED).cloned().collect();
+    let more = items.len().saturating_sub(MOST_NAMED);
+    if more == 0 { shown.join(", ") } else { format!("{} and {more} more", shown.join(", ")) }
+}

@@ -1,0 +1,161 @@
+//! One device as NVML shows it: a handle, and one look through it. Apart from opening, because a slot travels to the
+//! thread that reads it and may stay there.
+
+use super::{
+    calls::{Call, about_to},
+    codes::Code,
+    raw::{ListError, Symbols},
+    records::{Records, merge},
+    settings,
+};
+use crate::model::{DeviceFacts, DeviceIdentity, DeviceLook, Entry, Gap, ListApi, ListKind, Memory, MemoryApi};
+use nvml_wrapper::Device;
+
+/// How often a look is tried until the memory before and after the lists is the same.
+const ATTEMPTS: u32 = 5;
+
+/// A device with what is needed to read it.
+pub(super) struct Slot {
+    pub(super) identity: DeviceIdentity,
+    /// Why there is no handle, or the handle.
+    pub(super) device: Result<Device<'static>, Gap>,
+    /// Why its UUID is unknown.
+    pub(super) nameless: Option<Gap>,
+    symbols: Symbols,
+    memory_api: MemoryApi,
+    buffer: Records,
+}
+
+impl Slot {
+    pub(super) fn new(symbols: Symbols, identity: DeviceIdentity, device: Result<Device<'static>, Gap>) -> Self {
+        Self { identity, device, nameless: None, symbols, memory_api: MemoryApi::V2, buffer: Records::default() }
+    }
+
+    /// How the device is set up.
+    pub(super) fn facts(&self) -> DeviceFacts {
+        settings::of(self.device.as_ref(), &self.identity, &self.symbols)
+    }
+
+    /// Memory, lists, memory; if the two memories differ, again, at most five times.
+    pub(super) fn look(&mut self) -> DeviceLook {
+        let symbols = &self.symbols;
+        let mut gaps = Vec::new();
+        let device = match &self.device {
+            Ok(device) => device,
+            Err(gap) => return self.result(None, None, vec![gap.clone()]),
+        };
+        let index = self.identity.index;
+        let mut reading = memory(symbols, device, index, &mut self.memory_api);
+        let (mut entries, mut list_api) = (None, None);
+        for attempt in 1..=ATTEMPTS {
+            gaps.clear();
+            (entries, list_api) = lists(symbols, device, &self.identity, &mut self.buffer, &mut gaps);
+            if reading.is_err() {
+                break;
+            }
+            let again = memory(symbols, device, index, &mut self.memory_api);
+            if std::mem::replace(&mut reading, again) == again || again.is_err() {
+                break;
+            }
+            if attempt == ATTEMPTS {
+                gaps.push(Gap::new(
+                    self.identity.label(),
+                    format!("memory changed during each of {ATTEMPTS} readings: used and listed may not agree"),
+                ));
+            }
+        }
+        match reading {
+            // GB10 and Jetson: the GPU works in the machine's own memory, which no call divides.
+            Err(Code::NOT_SUPPORTED) if entries.is_some() => gaps.push(Gap::new(
+                self.identity.label(),
+                "it shares the machine's memory and tells no amounts of its own (not supported on this device); what each \
+                 process holds is known from the process list alone",
+            )),
+            Err(code) => gaps.push(Gap::new(self.identity.label(), format!("reading the memory: {code}"))),
+            Ok(_) => {}
+        }
+        about_to(Call::Utilization, Some(index));
+        // A hint on who is idle, no more: where it is not known nothing is missing.
+        let utilization_percent = device.utilization_rates().ok().map(|rates| rates.gpu);
+        DeviceLook { list_api, utilization_percent, ..self.result(reading.ok(), entries, gaps) }
+    }
+
+    /// What is said of a device that could not be read.
+    pub(super) fn unread(&self, reason: impl Into<String>) -> DeviceLook {
+        self.result(None, None, vec![Gap::new(self.identity.label(), reason)])
+    }
+
+    fn result(&self, memory: Option<Memory>, entries: Option<Vec<Entry>>, gaps: Vec<Gap>) -> DeviceLook {
+        DeviceLook {
+            uuid: self.identity.uuid.clone(),
+            memory,
+            entries,
+            list_api: None,
+            utilization_percent: None,
+            gaps,
+        }
+    }
+}
+
+/// One memory reading: version 2, or for good version 1 where the driver lacks that.
+fn memory(symbols: &Symbols, device: &Device<'static>, index: u32, api: &mut MemoryApi) -> Result<Memory, Code> {
+    if *api == MemoryApi::V2 {
+        about_to(Call::MemoryV2, Some(index));
+        match symbols.memory(device, MemoryApi::V2) {
+            Err(code) if code.is_missing_call() => *api = MemoryApi::V1,
+            other => return other,
+        }
+    }
+    about_to(Call::MemoryV1, Some(index));
+    symbols.memory(device, MemoryApi::V1)
+}
+
+/// The three lists as one. `None` if none could be read, or the compute list, the one that matters, failed: half a list
+/// would look like "nobody".
+fn lists(
+    symbols: &Symbols,
+    device: &Device<'static>,
+    identity: &DeviceIdentity,
+    buffer: &mut Records,
+    gaps: &mut Vec<Gap>,
+) -> (Option<Vec<Entry>>, Option<ListApi>) {
+    let mut api = None;
+    let mut entries = Vec::new();
+    let mut supported = false;
+    let mut compute_failed = false;
+    for (kind, call, name) in [
+        (ListKind::Compute, Call::Compute, "compute"),
+        (ListKind::Graphics, Call::Graphics, "graphics"),
+        (ListKind::Mps, Call::Mps, "MPS"),
+    ] {
+        about_to(call, Some(identity.index));
+        match symbols.list(device, kind, buffer) {
+            Ok((records, version)) => {
+                supported = true;
+                // The compute list is asked first, and it is the one that matters.
+                api = api.or(Some(version));
+                merge(&mut entries, kind, &records);
+            }
+            Err(ListError::Code(code)) if code == Code::NOT_SUPPORTED || code.is_missing_call() => {}
+            Err(e) => {
+                compute_failed |= kind == ListKind::Compute;
+                let reason = match e {
+                    ListError::Code(Code::NO_PERMISSION) if identity.mig_parent => {
+                        "it is split into MIG instances, and we may not read its own process lists (`sudo gpuresid` may); \
+                         the instances tell theirs"
+                            .to_owned()
+                    }
+                    e => format!("reading the {name} process list: {e}"),
+                };
+                let gap = Gap::new(identity.label(), reason);
+                if !gaps.contains(&gap) {
+                    gaps.push(gap);
+                }
+            }
+        }
+    }
+    if !supported && gaps.is_empty() {
+        gaps.push(Gap::new(identity.label(), "the driver has no process lists for this device"));
+    }
+    ((supported && !compute_failed).then_some(entries), api)
+}

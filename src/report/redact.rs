@@ -1,0 +1,331 @@
+//! `--redact`: what is handed on names no arguments, users or hosts. It works on the finished values, so that every
+//! format is covered by one pass, and so that a verdict is the same with it and without.
+//!
+//! Fields that are an argument vector, a command line, a user or a host are replaced as such; then every other text is
+//! searched for the same words, because sentences quote them. Program names stay: without them nobody could tell who
+//! is meant.
+
+use crate::model::{Ghost, Holder, Launch, Observation, Process, Report, Snapshot, StatusReport, Trace};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+const HIDDEN: &str = "***";
+
+/// Fields whose values come from us or from the driver, and are no sentences: a user who is called `clean` must not
+/// change a verdict.
+const OURS: &[&str] = &[
+    "schema",
+    "tool_version",
+    "taken_at",
+    "run_id",
+    "boot_id",
+    "uuid",
+    "device_uuid",
+    "parent",
+    "verdict",
+    "cause",
+    "lineage",
+    "kind",
+    "scope",
+    "settle_end",
+    "state",
+    "source",
+    "api",
+    "list_api",
+    "lists",
+    "driver_version",
+    "nvml_version",
+    "cuda_version",
+    "pci",
+    "marker",
+    "end",
+];
+
+/// Hides them in a run's observation and report.
+pub fn run(observation: &mut Observation, report: &mut Report) {
+    let mut words =
+        Words::of([&observation.before, &observation.after], Some((&observation.trace, &observation.launch)));
+    words.users(&report.holders);
+    for snapshot in [&mut observation.before, &mut observation.after] {
+        hide_in_snapshot(snapshot);
+    }
+    for seen in &mut observation.trace.seen {
+        hide_argv(&mut seen.argv);
+    }
+    if let Some(command) = &mut observation.launch.command {
+        hide_argv(&mut command.argv);
+    }
+    report.host = None;
+    if let Some(command) = &mut report.command {
+        hide_argv(&mut command.argv);
+    }
+    for holder in &mut report.holders {
+        hide_in_holder(holder);
+    }
+    hide_in_ghosts(&mut report.ghosts);
+    words.hide_in_texts(observation);
+    words.hide_in_texts(report);
+}
+
+/// Hides them in the report of a single look at `snapshot`.
+pub fn status(snapshot: &Snapshot, report: &mut StatusReport) {
+    let mut words = Words::of([snapshot], None);
+    words.users(&report.holders);
+    report.host = None;
+    for holder in &mut report.holders {
+        hide_in_holder(holder);
+    }
+    hide_in_ghosts(&mut report.ghosts);
+    words.hide_in_texts(report);
+}
+
+/// Hides them in a snapshot.
+pub fn snapshot(snapshot: &mut Snapshot) {
+    let words = Words::of([&*snapshot], None);
+    hide_in_snapshot(snapshot);
+    words.hide_in_texts(snapshot);
+}
+
+fn hide_in_snapshot(snapshot: &mut Snapshot) {
+    snapshot.host = None;
+    for process in snapshot.processes.iter_mut().flatten() {
+        process.user = None;
+        hide_argv(&mut process.argv);
+    }
+}
+
+fn hide_in_holder(holder: &mut Holder) {
+    holder.user = holder.user.take().map(|_| HIDDEN.into());
+    holder.uid = None;
+    hide_line(&mut holder.command);
+}
+
+fn hide_in_ghosts(ghosts: &mut [Ghost]) {
+    for line in ghosts.iter_mut().flat_map(|g| [&mut g.command, &mut g.impostor]).flatten() {
+        hide_line(line);
+    }
+}
+
+/// The program of a command line, without its directory: a home directory names its user.
+fn program(line: &str) -> &str {
+    let first = line.split_whitespace().next().unwrap_or_default();
+    first.rsplit('/').next().unwrap_or(first)
+}
+
+fn hide_argv(argv: &mut Vec<String>) {
+    let Some(first) = argv.first() else { return };
+    let more = argv.len() > 1 || first.split_whitespace().nth(1).is_some();
+    *argv = std::iter::once(program(first).to_owned()).chain(more.then(|| HIDDEN.to_owned())).collect();
+}
+
+/// A name in brackets, or in parentheses where nothing is visible, is no command line.
+fn hide_line(line: &mut String) {
+    if line.starts_with(['[', '(']) {
+        return;
+    }
+    let more = line.split_whitespace().nth(1).is_some();
+    *line = if more { format!("{} {HIDDEN}", program(line)) } else { program(line).to_owned() };
+}
+
+/// What must not be quoted.
+#[derive(Debug, Default)]
+struct Words {
+    /// Users and hosts: only as whole words.
+    names: BTreeSet<String>,
+    /// Single arguments, and the files in them.
+    arguments: BTreeSet<String>,
+    /// Names of programs, which stay: `sh -c "python3 …"` makes one an argument.
+    programs: BTreeSet<String>,
+    /// Command lines as sentences quote them, most often cut short.
+    lines: BTreeSet<String>,
+}
+
+impl Words {
+    fn of<'a>(snapshots: impl IntoIterator<Item = &'a Snapshot>, run: Option<(&Trace, &Launch)>) -> Self {
+        let mut words = Self::default();
+        for snapshot in snapshots {
+            words.name(snapshot.host.as_deref());
+            for process in snapshot.scanned() {
+                words.process(process);
+            }
+        }
+        if let Some((trace, launch)) = run {
+            for seen in &trace.seen {
+                words.argv(&seen.argv, &seen.comm);
+            }
+            if let Some(command) = &launch.command {
+                words.argv(&command.argv, "");
+            }
+        }
+        words
+    }
+
+    /// Also those of processes that no snapshot shows.
+    fn users(&mut self, holders: &[Holder]) {
+        holders.iter().for_each(|h| self.name(h.user.as_deref()));
+    }
+
+    fn process(&mut self, process: &Process) {
+        self.name(process.user.as_deref());
+        self.argv(&process.argv, &process.comm);
+    }
+
+    /// `root` is nobody in particular.
+    fn name(&mut self, name: Option<&str>) {
+        if let Some(name) = name.filter(|n| *n != "root" && n.chars().any(char::is_alphabetic)) {
+            self.names.insert(name.to_owned());
+        }
+    }
+
+    fn argv(&mut self, argv: &[String], comm: &str) {
+        let line = crate::text::display_command(argv, comm);
+        self.programs.extend(argv.first().map(|first| program(first).to_owned()));
+        self.programs.insert(comm.to_owned());
+        if line.split_whitespace().nth(1).is_some() && !line.starts_with('[') {
+            self.lines.insert(line.clone());
+        }
+        // A program's own path is an argument too where it names more than the program.
+        let directory = argv.first().filter(|first| first.contains('/')).map(String::as_str);
+        for word in directory.into_iter().chain(argv.iter().skip(1).flat_map(|a| a.split_whitespace())) {
+            let value = word.rsplit_once('=').map_or(word, |(_, value)| value);
+            let file = value.rsplit('/').next().filter(|_| Some(word) != directory);
+            for part in [Some(word), Some(value), file].into_iter().flatten() {
+                if telling(part) {
+                    self.arguments.insert(part.to_owned());
+                }
+            }
+        }
+    }
+
+    fn hide_in_texts<T: Serialize + DeserializeOwned>(&self, value: &mut T) {
+        let Ok(mut tree) = serde_json::to_value(&*value) else { return };
+        self.walk(&mut tree);
+        // Only sentences were changed, so it still is what it was.
+        if let Ok(hidden) = serde_json::from_value(tree) {
+            *value = hidden;
+        }
+    }
+
+    fn walk(&self, value: &mut Value) {
+        match value {
+            Value::String(text) => *text = self.hide(text),
+            Value::Array(all) => all.iter_mut().for_each(|v| self.walk(v)),
+            Value::Object(fields) => {
+                fields.iter_mut().filter(|(name, _)| !OURS.contains(&name.as_str())).for_each(|(_, v)| self.walk(v));
+            }
+            _ => {}
+        }
+    }
+
+    fn hide(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for line in &self.lines {
+            text = hide_quoted(&text, line);
+        }
+        // The longest first: a path before the name of its file.
+        let arguments = self.arguments.iter().filter(|word| !self.programs.contains(*word));
+        let mut words: Vec<&String> = arguments.chain(&self.names).collect();
+        words.sort_by_key(|w| std::cmp::Reverse(w.len()));
+        for word in words {
+            text = hide_word(&text, word);
+        }
+        text
+    }
+}
+
+/// Whether an argument could tell somebody something and is no ordinary word of our sentences.
+fn telling(word: &str) -> bool {
+    word.chars().count() >= 4
+        && (!word.starts_with('-') || word.contains('='))
+        && word.chars().any(char::is_alphabetic)
+        && !word.chars().all(char::is_alphabetic)
+        && !word.starts_with("/dev/")
+        && word != HIDDEN
+}
+
+/// Replaces each quotation of `line` that goes beyond its program, however short it was cut.
+fn hide_quoted(text: &str, line: &str) -> String {
+    let head = line.find(char::is_whitespace).map_or(line.len(), |at| at + 1);
+    let Some(start) = line.get(..head).filter(|s| s.len() < line.len()) else { return text.to_owned() };
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(start) {
+        let quoted = rest.get(at..).unwrap_or_default();
+        let same: usize = quoted.chars().zip(line.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();
+        out.push_str(rest.get(..at).unwrap_or_default());
+        out.push_str(program(start));
+        out.push(' ');
+        if same > start.len() {
+            out.push_str(HIDDEN);
+        }
+        rest = quoted.get(same..).unwrap_or_default();
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Replaces `word` where it stands alone.
+fn hide_word(text: &str, word: &str) -> String {
+    let part = |c: char| c.is_alphanumeric() || c == '_';
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    let mut before = None;
+    while let Some(at) = rest.find(word) {
+        let (lead, found) = rest.split_at(at);
+        let after = found.get(word.len()..).unwrap_or_default();
+        let left = lead.chars().next_back().or(before);
+        let alone =
+            !(left.is_some_and(part) && word.starts_with(part) || after.starts_with(part) && word.ends_with(part));
+        out.push_str(lead);
+        out.push_str(if alone { HIDDEN } else { word });
+        before = word.chars().next_back();
+        rest = after;
+    }
+    out.push_str(rest);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_line_keeps_its_program() {
+        for (line, hidden) in [
+            ("python train.py --data /secret", "python ***"),
+            ("/home/ann/venv/bin/python x.py", "python ***"),
+            ("/usr/bin/sleep", "sleep"),
+            ("[kworker/0:1]", "[kworker/0:1]"),
+            ("(not visible from here)", "(not visible from here)"),
+        ] {
+            let mut text = line.to_owned();
+            hide_line(&mut text);
+            assert_eq!(text, hidden);
+        }
+        let mut argv = vec!["sshd: ann@pts/0".to_owned()];
+        hide_argv(&mut argv);
+        assert_eq!(argv, ["sshd:", HIDDEN]);
+    }
+
+    #[test]
+    fn sentences_lose_what_they_quote() {
+        let mut words = Words::default();
+        words.name(Some("ann"));
+        words.name(Some("root"));
+        words.argv(&["python".into(), "train_7.py".into(), "--out=/home/ann/x.bin".into(), "hold".into()], "python");
+        for (text, hidden) in [
+            ("end PID 4 (python train_7.py --out=/ho)", "end PID 4 (python ***)"),
+            ("its script is train_7.py, not another", "its script is ***, not another"),
+            (
+                "PID 4 belongs to ann; annual reports and root stay",
+                "PID 4 belongs to ***; annual reports and root stay",
+            ),
+            ("/home/ann/x.bin", HIDDEN),
+            ("python may hold memory", "python may hold memory"),
+            ("", ""),
+        ] {
+            assert_eq!(words.hide(text), hidden);
+        }
+    }
+}
