@@ -37,7 +37,7 @@ pub struct ReclaimArgs {
     pub orphans: bool,
     /// Everybody of this Slurm job
     #[arg(long, value_name = "ID")]
-    pub job: Option<u32>,
+    pub job: Option<String>,
     /// Of the orphans only those that were started at least so long ago
     #[arg(long, value_name = "DUR", value_parser = values::time, requires = "orphans")]
     pub older_than: Option<Duration>,
