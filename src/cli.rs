@@ -27,6 +27,7 @@ const CHECK_EXAMPLES: &str = "\
 Examples:
   gpuresid check -- python train.py
   gpuresid check --report result.json --max-residue 100MiB -- python train.py
+  gpuresid check --torch -- python train.py
   gpuresid check --scope new -- docker run --rm --gpus all my-image
   gpuresid check -i 0 --timeout 2h --warn-only -- make gpu-tests";
 
@@ -300,6 +301,9 @@ pub struct CheckArgs {
     /// Look so often while the command runs
     #[arg(long, value_name = "DUR", default_value = "100ms", value_parser = values::some_time, env = "GPURESID_SAMPLE", hide_env_values = true)]
     pub sample: Duration,
+    /// Ask PyTorch in the command's Python processes who refers to its tensors, and what is cache and context
+    #[arg(long, env = "GPURESID_TORCH", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    pub torch: bool,
     /// Print nothing; the exit code and the reports say it
     #[arg(long, short, env = "GPURESID_QUIET", hide_env_values = true, value_parser = FalseyValueParser::new())]
     pub quiet: bool,

@@ -21,3 +21,4 @@ pub mod observe;
 pub mod report;
 pub mod run;
 pub mod text;
+pub mod torch;

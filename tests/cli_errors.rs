@@ -68,9 +68,9 @@ fn nonsense_on_the_command_line() {
         ),
         (
             "status --fail-on tiredness",
-            "invalid value 'tiredness' for '--fail-on <CAUSE>': the causes are draining, stopped, half_dead, \
-             forked_copy, exported_handle, orphan, still_running, detached, grown_neighbour, new_neighbour, \
-             out_of_sight, in_use\n\nhint: more: gpuresid --help, gpuresid COMMAND --help\n",
+            "invalid value 'tiredness' for '--fail-on <CAUSE>': the causes are stuck_in_kernel, draining, stopped, \
+             half_dead, mps_server, forked_copy, exported_handle, peer_mapping, orphan, still_running, detached, context_only, \
+             grown_neighbour, new_neighbour, out_of_sight, platform, in_use\n\nhint: more: gpuresid --help, gpuresid COMMAND --help\n",
         ),
         (
             "train.py",

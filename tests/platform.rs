@@ -1,6 +1,12 @@
 //! Drivers and platforms that are not the usual one, whole binary: MIG, memory that is not told, a GPU that hangs,
 //! libraries that stand in front of NVIDIA's.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says what broke by breaking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test says what broke by breaking, and why it is skipped"
+)]
 
 mod support;
 

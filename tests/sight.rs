@@ -1,6 +1,12 @@
 //! From where it is looked: as another user, with hidepid, in a container, in another PID namespace. What cannot be seen
 //! is said, with the one step that would show it, and nothing is called clean that cannot be known.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says what broke by breaking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test says what broke by breaking, and why it is skipped"
+)]
 
 mod support;
 

@@ -85,6 +85,9 @@ fn verdicts_follow_the_truth() {
                     if n >= runs {
                         return;
                     }
+                    if n > 0 && n.is_multiple_of(100) {
+                        say(&format!("{n} runs have begun, {} went wrong", failed.lock().unwrap().len()));
+                    }
                     let seed = seed.wrapping_add(n);
                     match run(seed) {
                         Ok(word) => *counts.lock().unwrap().entry(word).or_default() += 1,

@@ -6,7 +6,8 @@ use crate::{
     exit::{self, Ending},
     judge,
     model::{
-        Bytes, CommandReport, Finding, FindingKind, Launch, Limit, Limits, Observation, Report, Scope, Trace, schema,
+        Bytes, CommandReport, Finding, FindingKind, Launch, Limit, Limits, Observation, Report, Scope, TorchView,
+        Trace, schema,
     },
     observe::{
         driver::{self, Client, Placement, Source},
@@ -16,6 +17,7 @@ use crate::{
     report::{ReportTarget, Style, Targets, redact, table},
     run::{self, Before, Event, NotStarted, Outcome, Session, Stop},
     text,
+    torch::Probe,
 };
 use std::{
     ffi::OsString,
@@ -49,6 +51,8 @@ pub struct CheckOptions {
     pub cleanup: bool,
     /// Time between two looks.
     pub sample: Duration,
+    /// Ask PyTorch in the command's processes.
+    pub torch: bool,
     /// Print nothing; the exit code and the reports say it.
     pub silent: bool,
     /// Hide arguments, users and host names in everything that is written.
@@ -79,6 +83,7 @@ impl CheckOptions {
             grace: Duration::from_secs(5),
             cleanup: false,
             sample: Duration::from_millis(100),
+            torch: false,
             silent: false,
             redact: false,
             reports: Vec::new(),
@@ -112,6 +117,7 @@ pub(super) fn options(global: &Global, args: CheckArgs) -> CheckOptions {
         grace: args.grace,
         cleanup: args.cleanup,
         sample: args.sample,
+        torch: args.torch,
         silent: args.quiet,
         redact: global.redact,
         reports: args.report,
@@ -143,6 +149,7 @@ fn checked(options: &CheckOptions) -> Result<Ending, Stop> {
         .into());
     }
     let targets = Targets::prepare(&options.reports)?;
+    let probe = options.torch.then(Probe::prepare).transpose()?;
     let reader = ProcReader::new(options.proc.clone())?;
     let (events, received) = run::channel();
     let mut session = Session::start(reader, &events, received, options.look_timeout)?;
@@ -160,6 +167,7 @@ fn checked(options: &CheckOptions) -> Result<Ending, Stop> {
     let mut before = session.before(options.open_timeout, |inventory| options.selection.resolve(inventory))?;
     let run_options = run::Options {
         argv: options.argv.clone(),
+        environment: probe.as_ref().map(Probe::environment).unwrap_or_default(),
         run_id: session.run_id(&before.boot_id),
         scope: options.scope,
         settle: options.settle,
@@ -175,7 +183,10 @@ fn checked(options: &CheckOptions) -> Result<Ending, Stop> {
         session.leave_at_next_signal();
     }
     match outcome {
-        Ok(outcome) => Ok(report(outcome, options, targets, &mut session, &before)),
+        Ok(outcome) => {
+            let torch = probe.map(|probe| probe.collect(session.began()));
+            Ok(report(outcome, torch, options, targets, &mut session, &before))
+        }
         Err(error) => Ok(not_started(&error, &before, &session, &run_options, options, targets)),
     }
 }
@@ -183,6 +194,7 @@ fn checked(options: &CheckOptions) -> Result<Ending, Stop> {
 /// Judges, prints and writes.
 fn report(
     mut outcome: Outcome,
+    torch: Option<TorchView>,
     options: &CheckOptions,
     targets: Targets,
     session: &mut Session,
@@ -195,6 +207,7 @@ fn report(
         after: outcome.after.clone(),
         launch: outcome.launch.clone(),
         limits: options.limits.clone(),
+        torch,
     };
     let mut report = judge::judge(&observation);
     if options.cleanup {
@@ -209,12 +222,14 @@ fn report(
     if options.redact {
         redact::run(&mut observation, &mut report);
     }
+    let ending = outcome.ending(report.exit_code);
+    // The files come first: a terminal or a pipe that takes nothing must not cost them.
+    let written = write(targets, &report, &observation);
     if !options.silent {
         say(|out| table::check(&report, &Style::stderr(), out));
         say(|out| table::cleanup(&report, &Style::stderr(), out));
     }
-    let ending = outcome.ending(report.exit_code);
-    match (write(targets, &report, &observation), ending) {
+    match (written, ending) {
         (false, Ending::Code(exit::CLEAN)) => Ending::Code(exit::INCONCLUSIVE),
         _ => ending,
     }
@@ -250,6 +265,7 @@ fn not_started(
         after: snapshot,
         launch,
         limits: options.limits.clone(),
+        torch: None,
     };
     let mut report = judge::judge(&observation);
     report.exit_code = error.exit_code;

@@ -41,6 +41,7 @@ pub(super) fn run(global: &Global, args: &DiffArgs) -> anyhow::Result<Ending> {
         trace: Trace::default(),
         after,
         limits: limits(&args.limits),
+        torch: None,
     };
     let mut report = judge::judge(&observation);
     if global.redact {

@@ -56,6 +56,8 @@ pub(crate) struct Parts {
     pub(crate) out_of_sight: bool,
     /// The bytes of an own process are not available.
     pub(crate) own_bytes_unavailable: bool,
+    /// Somebody else is or was listed on the device.
+    pub(crate) others_listed: bool,
     /// Growth of used memory in bytes, less the growth of the context cost; `None`: a reading is missing.
     pub(crate) used_growth: Option<i128>,
 }
@@ -68,6 +70,10 @@ impl Parts {
         let Some(used_growth) = self.used_growth else {
             return Interval { low, high: None };
         };
+        // What a neighbour gave back meanwhile would hide what the run holds.
+        if self.own_bytes_unavailable && self.others_listed {
+            return Interval { low, high: None };
+        }
         let mut high = low + self.unknown_listed + self.hidden(charged_growth, low, used_growth) + self.moved_possible;
         if self.out_of_sight || self.own_bytes_unavailable {
             high = high + Bytes::at_least_zero(used_growth - i128::from(high.0));

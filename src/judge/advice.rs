@@ -20,7 +20,11 @@ pub(crate) fn of_run(verdict: Verdict, scene: &Scene<'_>, holders: &[Holder], gh
     if steps.is_empty() {
         steps.push(step(
             Some("gpuresid".into()),
-            "look again in a moment: no living process explains what is left",
+            if holders.is_empty() {
+                "look again in a moment: no living process explains what is left"
+            } else {
+                "look at who uses the GPU now; if these processes do the command's work, check with `--scope new`"
+            },
             "nobody",
         ));
     }
@@ -68,8 +72,9 @@ fn either_s(verdict: Verdict, holders: &[&Holder]) -> Option<Advice> {
 
 /// Whom a signal to this holder disturbs, in words.
 fn name(holder: &Holder) -> String {
-    let short: String = holder.command.chars().take(40).collect();
-    format!("PID {} ({short})", holder.pid)
+    let (program, rest) = holder.command.split_once(' ').unwrap_or((&holder.command, ""));
+    let program = program.rsplit('/').next().unwrap_or(program);
+    format!("PID {} ({})", holder.pid, text::shorten(format!("{program} {rest}").trim(), 60))
 }
 
 /// The steps for each holder, by its cause; a step that serves several stands once.
@@ -82,7 +87,7 @@ fn steps(scene: &Scene<'_>, holders: &[&Holder], ghosts: &[Ghost]) -> Vec<Advice
             "nobody",
         ));
     }
-    for step in holders.iter().flat_map(|holder| of_holder(scene, holder)) {
+    for step in holders.iter().flat_map(|holder| of_holder(scene, holder).into_iter().map(|s| firm(holder, s))) {
         let same = |known: &Advice| known.command.is_some() && known.command == step.command;
         if !steps.iter().any(same) {
             steps.push(step);
@@ -99,10 +104,24 @@ fn steps(scene: &Scene<'_>, holders: &[&Holder], ghosts: &[Ghost]) -> Vec<Advice
     steps
 }
 
+/// The first process of a PID namespace takes no SIGTERM that it does not handle: only SIGKILL from outside ends it.
+fn firm(holder: &Holder, mut step: Advice) -> Advice {
+    let plain = format!("kill {}", holder.pid);
+    if holder.inner_pid == Some(1) && step.command.as_deref() == Some(&plain) {
+        step.command = Some(format!("kill -KILL {}", holder.pid));
+        step.why.push_str("; it is the first process of its PID namespace, which no other signal ends");
+    }
+    step
+}
+
 fn of_holder(scene: &Scene<'_>, holder: &Holder) -> Vec<Advice> {
     let (pid, bytes) = (holder.pid, amount(holder));
-    let whose = sudo_note(holder);
+    let whose = sudo_note(scene, holder);
     let process = scene.living(holder);
+    if scene.snapshot.observer.foreign_procfs {
+        // These numbers are another namespace's: here they may be anybody's.
+        return Vec::new();
+    }
     match holder.cause {
         Cause::StuckInKernel => process.map(|p| stuck(holder, p)).unwrap_or_default(),
         Cause::Stopped => stopped(scene, holder, process, &whose),
@@ -286,9 +305,9 @@ fn amount(holder: &Holder) -> String {
 }
 
 /// A process of another user wants asking first, and rights.
-fn sudo_note(holder: &Holder) -> String {
-    match (&holder.user, holder.lineage) {
-        (Some(user), Lineage::Unknown) => format!(" (it belongs to {user}: ask first if that is not you)"),
+fn sudo_note(scene: &Scene<'_>, holder: &Holder) -> String {
+    match &holder.user {
+        Some(user) if holder.uid != Some(scene.snapshot.observer.uid) => format!(" (it belongs to {user}: ask first)"),
         _ => String::new(),
     }
 }

@@ -236,7 +236,8 @@ fn after_the_fact(scene: &Scene<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<Str
     if let Some(why) = proof_of_end(scene, evidence) {
         return (Cause::Orphan, why);
     }
-    if process.marker_alive == Some(false) {
+    // The marker is inherited: below a shell that lives on, it says nothing about what that shell starts today.
+    if process.marker_alive == Some(false) && process.ancestors.first().is_none_or(adopts) {
         return (Cause::Orphan, vec!["it carries the marker of a checked run that has ended".into()]);
     }
     match process.ancestors.first() {

@@ -2,6 +2,7 @@
 
 use super::{
     accounting::{Interval, Parts, context_cost, excess},
+    cause::NOTICEABLE,
     entries::Keeper,
     run::Run,
     scene::Scene,
@@ -34,7 +35,13 @@ pub(crate) fn judge(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> Judged
     };
     let parts = parts(run, scene, device, comparable, &mut gaps);
     let scope_device = run.launch.scope == Scope::Device;
-    let interval = if scope_device {
+    let untold = run.launch.all_gone == Some(true)
+        && memory_is_never_told(before, device)
+        && scene.on(uuid).all(|e| e.lineage == Lineage::Foreign);
+    let interval = if untold {
+        // Such a platform lists its processes all the same; nothing of the run is alive, and nothing of it is listed.
+        Interval { low: Bytes::ZERO, high: Some(Bytes::ZERO) }
+    } else if scope_device {
         let grown = before
             .and_then(|b| b.look.used())
             .zip(device.look.used())
@@ -61,15 +68,7 @@ pub(crate) fn judge(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> Judged
         _ => Verdict::Inconclusive,
     };
     let because = because(run, &parts, device, interval, limit, verdict);
-    if let Some(negative) = device.unaccounted().filter(|u| *u < 0) {
-        gaps.push(Gap::new(
-            label,
-            format!(
-                "the process list names {} more than the GPU says is in use; the list cannot be trusted to the byte",
-                Bytes::at_least_zero(-negative)
-            ),
-        ));
-    }
+    gaps.extend(overlisted(device));
     let memory = device.look.memory;
     Judged {
         report: DeviceReport {
@@ -93,6 +92,24 @@ pub(crate) fn judge(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> Judged
         parts,
         gaps,
     }
+}
+
+/// The lists name more than is in use: a negative remainder is no number to go on.
+pub(crate) fn overlisted(device: &Device) -> Option<Gap> {
+    let negative = device.unaccounted().filter(|u| *u < 0 && !device.identity.mig_parent)?;
+    Some(Gap::new(
+        device.identity.label(),
+        format!(
+            "the process list names {} more than the GPU says is in use; the list cannot be trusted to the byte",
+            Bytes::at_least_zero(-negative)
+        ),
+    ))
+}
+
+/// The driver tells no memory of this device, before or after, and lists its processes.
+fn memory_is_never_told(before: Option<&Device>, after: &Device) -> bool {
+    let lists_only = |d: &Device| d.look.memory.is_none() && d.look.entries.is_some();
+    before.is_some_and(lists_only) && lists_only(after)
 }
 
 fn ratio(part: Bytes, whole: Bytes) -> f64 {
@@ -171,6 +188,8 @@ fn parts(run: &Run<'_>, scene: &Scene<'_>, device: &Device, comparable: bool, ga
         moved_possible,
         out_of_sight: run.out_of_sight(),
         own_bytes_unavailable,
+        others_listed: scene.on(uuid).any(|e| e.lineage == Lineage::Foreign)
+            || before.is_none_or(|b| b.look.entries.as_ref().is_none_or(|entries| !entries.is_empty())),
         used_growth,
     }
 }
@@ -205,6 +224,13 @@ fn hider(run: &Run<'_>, scene: &Scene<'_>) -> bool {
         || run.after.uninspected.iter().any(|u| run.launch.survivors.contains(&u.id))
 }
 
+/// The process maps a file that is named after a process of the run.
+fn shares_with_the_run(run: &Run<'_>, process: &crate::model::Process) -> bool {
+    let seen = run.trace.seen.iter().filter(|s| run.lineage((*s).into()) == Lineage::Own).map(|s| s.id.pid);
+    let command = run.launch.command.iter().map(|c| c.id.pid);
+    seen.chain(command).any(|pid| shares_memory_of(process, pid))
+}
+
 /// Memory of the run that seems to have gone over to a process of others: (proven, possible) growth that is still there.
 fn moved(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> (Bytes, Bytes) {
     let Some(trace) = run.trace.device(&device.identity.uuid) else { return (Bytes::ZERO, Bytes::ZERO) };
@@ -225,6 +251,11 @@ fn moved(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> (Bytes, Bytes) {
             }
         }
         let still_there = gained.min(e.growth());
+        // A producer that lived between two looks was never listed; the file that it shared still bears its number.
+        let unseen = e.growth().saturating_sub(still_there);
+        if unseen > NOTICEABLE && shares_with_the_run(run, process) {
+            possible = possible + unseen;
+        }
         if proof { proven = proven + still_there } else { possible = possible + still_there }
     }
     (proven, possible)

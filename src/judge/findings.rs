@@ -43,21 +43,33 @@ pub(crate) fn of_run(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged], holder
     found.extend(mps(scene, holders));
     found.extend(draining(run, judged, holders));
     found.extend(client(run, judged));
-    for event in &run.trace.events {
-        let where_ = event.uuid.as_ref().map_or_else(|| "a GPU".into(), |u| label(scene, u));
-        found.push(finding(
-            FindingKind::Xid,
-            event.uuid.as_ref(),
-            None,
-            format!(
-                "{where_}: the driver reported error Xid {} during the run (see `dmesg | grep -i xid`).",
-                event.xid
-            ),
-        ));
-    }
+    found.extend(xids(run, scene));
     found.extend(reused(scene));
     found.extend(out_of_sight(scene, true));
     found
+}
+
+/// Errors that the driver reported, each kind once a device.
+fn xids(run: &Run<'_>, scene: &Scene<'_>) -> Vec<Finding> {
+    let mut counted: Vec<(Option<&Uuid>, u64, usize)> = Vec::new();
+    for event in &run.trace.events {
+        let uuid = event.uuid.as_ref();
+        match counted.iter_mut().find(|(of, xid, _)| *of == uuid && *xid == event.xid) {
+            Some((_, _, times)) => *times += 1,
+            None => counted.push((uuid, event.xid, 1)),
+        }
+    }
+    counted
+        .into_iter()
+        .map(|(uuid, xid, times)| {
+            let place = uuid.map_or_else(|| "a GPU".into(), |u| label(scene, u));
+            let often = if times == 1 { String::new() } else { format!(" {times} times") };
+            let text = format!(
+                "{place}: the driver reported error Xid {xid}{often} during the run (see `dmesg | grep -i xid`)."
+            );
+            finding(FindingKind::Xid, uuid, None, text)
+        })
+        .collect()
 }
 
 /// The findings of a single look.
@@ -302,7 +314,11 @@ fn draining(run: &Run<'_>, judged: &[Judged], holders: &[Holder]) -> Option<Find
 /// The command worked through somebody else.
 fn client(run: &Run<'_>, judged: &[Judged]) -> Option<Finding> {
     let unknown: Bytes = judged.iter().map(|j| j.parts.unknown_listed).sum();
-    if run.launch.scope != Scope::Run || unknown.0 == 0 || (run.own_was_listed && !run.client) {
+    if run.launch.command.is_none()
+        || run.launch.scope != Scope::Run
+        || unknown.0 == 0
+        || (run.own_was_listed && !run.client)
+    {
         return None;
     }
     Some(finding(

@@ -5,7 +5,7 @@ use super::{accounting::excess, lineage::descends};
 use crate::{
     model::{
         Ancestor, Bytes, DeviceEvent, DeviceLook, DeviceTrace, Entry, EntryOrigin, Gap, Look, Move, Point, ProcId,
-        Process, Scope, Seen, Snapshot, Trace, Uuid,
+        Process, ProcessCurve, Scope, Seen, Snapshot, Trace, Uuid,
     },
     text,
 };
@@ -15,6 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 const MAX_POINTS: usize = 1024;
 /// Moves that are kept for one device; more than this says nothing new.
 const MAX_MOVES: usize = 256;
+/// Processes of a device whose curves are kept, and changes of one curve.
+const MAX_CURVES: usize = 64;
+const MAX_CHANGES: usize = 256;
 /// Processes that are remembered without ever having been listed.
 const MAX_UNLISTED: usize = 4096;
 /// Gaps and events that are kept; a driver that fails every look would fill the report.
@@ -54,6 +57,8 @@ struct DeviceFold {
 pub struct Fold {
     scope: Scope,
     root: Option<ProcId>,
+    /// What is older than the command is not of the run.
+    command: Option<ProcId>,
     devices: BTreeMap<Uuid, DeviceFold>,
     seen: BTreeMap<ProcId, Seen>,
     /// Who has a number that NVML newly lists, until the look that lists it is folded.
@@ -77,6 +82,7 @@ impl Fold {
         Self {
             scope,
             root,
+            command: None,
             devices,
             seen: BTreeMap::new(),
             fresh: BTreeMap::new(),
@@ -85,6 +91,13 @@ impl Fold {
             gaps: Vec::new(),
             last_readable: true,
         }
+    }
+
+    /// The command, once it is started: processes that are older are not charged, wherever they stand.
+    #[must_use]
+    pub fn of_command(mut self, command: ProcId) -> Self {
+        self.command = Some(command);
+        self
     }
 
     /// PIDs listed in this look whose identity is not known yet: identify them and [`Self::remember`] them before
@@ -104,6 +117,12 @@ impl Fold {
         self.fresh.insert(process.id.pid, process.id);
         if let Some(seen) = self.seen.get_mut(&process.id) {
             seen.last_ms = at_ms;
+            // A shell that becomes its program (`exec`) is known by the program; one that is ending has no arguments.
+            let argv = text::display_argv(&process.argv);
+            if !argv.is_empty() && seen.argv != argv {
+                seen.argv = argv;
+                seen.comm = text::clean(&process.comm);
+            }
             if seen.marker.is_none() {
                 seen.marker = process.marker.as_deref().map(text::clean);
             }
@@ -178,7 +197,8 @@ impl Fold {
                     }
                 }
             }
-            let charged = |origin: &EntryOrigin| charged(self.scope, self.root, &self.seen, origin);
+            let rule = Rule { scope: self.scope, root: self.root, command: self.command };
+            let charged = |origin: &EntryOrigin| rule.charges(&self.seen, origin);
             fold.step(look.at_ms, memory.used, entries, excess(reading), settling, &charged);
         }
         self.fresh.clear();
@@ -199,6 +219,10 @@ impl Fold {
         self.events.extend(events.into_iter().take(room));
     }
 
+    fn rule(&self) -> Rule {
+        Rule { scope: self.scope, root: self.root, command: self.command }
+    }
+
     /// What is charged by the last look.
     pub fn charge(&self) -> Charge {
         let mut charge = Charge { listed: self.last_readable.then_some(Bytes::ZERO), ..Charge::default() };
@@ -206,7 +230,7 @@ impl Fold {
             let mut others = fold.listed_before;
             for (key, bytes) in &fold.last {
                 let Some(origin) = fold.origins.get(key) else { continue };
-                if charged(self.scope, self.root, &self.seen, origin) {
+                if self.rule().charges(&self.seen, origin) {
                     charge.entries += 1;
                     charge.listed = charge.listed.zip(*bytes).map(|(sum, b)| sum + b);
                 } else {
@@ -242,11 +266,26 @@ impl Fold {
     }
 }
 
-/// Whether an entry is charged to the run, as far as a look can tell.
-fn charged(scope: Scope, root: Option<ProcId>, seen: &BTreeMap<ProcId, Seen>, origin: &EntryOrigin) -> bool {
-    match scope {
-        Scope::Run => origin.id.and_then(|id| seen.get(&id)).is_some_and(|s| descends(&s.ancestors, root)),
-        Scope::New | Scope::Device => origin.first_ms > 0,
+/// Whom a look charges.
+#[derive(Debug, Clone, Copy)]
+struct Rule {
+    scope: Scope,
+    root: Option<ProcId>,
+    command: Option<ProcId>,
+}
+
+impl Rule {
+    /// Whether an entry is charged to the run, as far as a look can tell.
+    fn charges(self, seen: &BTreeMap<ProcId, Seen>, origin: &EntryOrigin) -> bool {
+        match self.scope {
+            Scope::Run => origin.first_ms > 0 && origin.id.and_then(|id| seen.get(&id)).is_some_and(|s| self.is_own(s)),
+            Scope::New | Scope::Device => origin.first_ms > 0,
+        }
+    }
+
+    fn is_own(self, seen: &Seen) -> bool {
+        let older = self.command.is_some_and(|command| seen.id.start_ticks < command.start_ticks);
+        !older && descends(&seen.ancestors, self.root)
     }
 }
 
@@ -285,6 +324,7 @@ impl DeviceFold {
                 process_peaks: Vec::new(),
                 moves: Vec::new(),
                 points: Vec::new(),
+                process_curves: Vec::new(),
             },
             excess_before: excess,
             excess_last: excess,
@@ -315,6 +355,11 @@ impl DeviceFold {
                     Some((_, peak)) => *peak = (*peak).max(bytes),
                     None => self.trace.process_peaks.push((id, bytes)),
                 }
+            }
+        }
+        for (k, origin) in self.origins.iter().filter(|(_, o)| charged(o)) {
+            if let (Some(id), Some(Some(bytes))) = (origin.id, now.get(k)) {
+                record_change(&mut self.trace.process_curves, id, at_ms, *bytes);
             }
         }
         let trace = &mut self.trace;
@@ -370,5 +415,31 @@ impl DeviceFold {
             });
             self.stride *= 2;
         }
+    }
+}
+
+/// Keeps what changed; when a curve gets long, every second point of its older half goes.
+fn record_change(curves: &mut Vec<ProcessCurve>, id: ProcId, at_ms: u64, bytes: Bytes) {
+    let curve = match curves.iter_mut().position(|c| c.id == id) {
+        Some(place) => &mut curves[place],
+        None if curves.len() < MAX_CURVES => {
+            curves.push(ProcessCurve { id, points: Vec::new() });
+            match curves.last_mut() {
+                Some(last) => last,
+                None => return,
+            }
+        }
+        None => return,
+    };
+    if curve.points.last().is_some_and(|(_, last)| *last == bytes) {
+        return;
+    }
+    curve.points.push((at_ms, bytes));
+    if curve.points.len() > MAX_CHANGES {
+        let mut place = 0;
+        curve.points.retain(|_| {
+            place += 1;
+            place > MAX_CHANGES / 2 || place % 2 == 1
+        });
     }
 }

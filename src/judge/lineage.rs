@@ -59,7 +59,9 @@ impl Run<'_> {
         if launch.command.as_ref().is_some_and(|c| c.id == person.id) {
             return Attribution::new(Lineage::Own, "it is the command itself");
         }
-        if descends(person.ancestors, launch.root) || seen.is_some_and(|s| descends(&s.ancestors, launch.root)) {
+        if launch.is_of_the_tree(person.id, person.ancestors)
+            || seen.is_some_and(|s| launch.is_of_the_tree(s.id, &s.ancestors))
+        {
             return Attribution::new(Lineage::Own, "it descends from the command");
         }
         let marker = person.marker.or_else(|| seen.and_then(|s| s.marker.as_deref()));
@@ -82,7 +84,7 @@ impl Run<'_> {
         if self.client {
             return Attribution::new(
                 Lineage::Unknown,
-                "it is new, and the command works through a client program, so it may be the command's",
+                "it is new, and the command did not use a GPU itself or works through a client program, so it may be the command's",
             );
         }
         if let Some(uid) = person.uid

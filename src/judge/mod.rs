@@ -19,6 +19,7 @@ mod scene;
 mod sharing;
 #[cfg(test)]
 mod tests;
+mod torch;
 mod unattributed;
 
 use crate::{
@@ -47,6 +48,11 @@ pub fn judge(observation: &Observation) -> Report {
     gaps.extend(run.after.gaps.iter().cloned());
     gaps.extend(judged.iter().flat_map(|j| j.gaps.iter().cloned()));
     gaps.extend(sight_gaps(run.after, &holders));
+    let torch = observation.torch.as_ref().map(|view| {
+        let (processes, blind) = torch::processes(&run, view);
+        gaps.extend(blind);
+        processes
+    });
     let launch = run.launch;
     Report {
         schema: schema::REPORT.into(),
@@ -75,6 +81,7 @@ pub fn judge(observation: &Observation) -> Report {
         advice,
         gaps: unique(gaps),
         events: run.trace.events.clone(),
+        torch,
     }
 }
 
@@ -94,6 +101,7 @@ pub fn status(snapshot: &Snapshot) -> StatusReport {
     let advice = advice::of_snapshot(&scene, &holders, &ghosts);
     let mut gaps = snapshot.gaps.clone();
     gaps.extend(snapshot.devices.iter().flat_map(|d| d.look.gaps.iter().cloned()));
+    gaps.extend(snapshot.devices.iter().filter_map(device::overlisted));
     gaps.extend(snapshot.devices.iter().filter_map(untold));
     gaps.extend(sight_gaps(snapshot, &holders));
     StatusReport {

@@ -1,6 +1,6 @@
 //! The context of one judgement: the observation, with the questions that several parts ask of it.
 
-use super::lineage::{self, Person, descends};
+use super::lineage::{self, Person};
 use crate::model::{
     Device, DeviceFiles, EntryOrigin, Launch, Limits, Lineage, Observation, ProcId, Process, Snapshot, Trace, Uuid,
 };
@@ -23,11 +23,14 @@ pub(crate) struct Run<'a> {
 impl<'a> Run<'a> {
     pub(crate) fn new(observation: &'a Observation) -> Self {
         let Observation { before, trace, after, launch, limits, .. } = observation;
-        let own = |id: ProcId, ancestors| {
-            launch.command.as_ref().is_some_and(|c| c.id == id) || descends(ancestors, launch.root)
-        };
+        let own = |id: ProcId, ancestors: &[crate::model::Ancestor]| launch.is_of_the_tree(id, ancestors);
         let own_was_listed = trace.seen.iter().any(|s| s.listed && own(s.id, &s.ancestors));
-        let client = launch.command.as_ref().is_some_and(|c| lineage::is_client(&c.argv, ""))
+        let own_has_files =
+            after.scanned().iter().any(|p| p.can_hold_memory() == Some(true) && own(p.id, &p.ancestors));
+        // A command that never touched a GPU itself may have had the work done elsewhere: by a daemon that nobody knows
+        // by name, or by a client that was too quick to be seen.
+        let client = (launch.command.is_some() && !own_was_listed && !own_has_files)
+            || launch.command.as_ref().is_some_and(|c| lineage::is_client(&c.argv, ""))
             || trace.seen.iter().any(|s| own(s.id, &s.ancestors) && lineage::is_client(&s.argv, &s.comm));
         Self {
             before,
@@ -49,7 +52,12 @@ impl<'a> Run<'a> {
         }
         let listed = self.before_device(uuid)?.look.entries.as_ref()?;
         listed.iter().find(|e| e.pid == pid && e.gi == gi && e.ci == ci)?;
-        let id = self.before.process(pid).filter(|p| p.can_hold_memory() != Some(false)).map(|p| p.id);
+        let seen_then = self.before.process(pid).filter(|p| p.can_hold_memory() != Some(false)).map(|p| p.id);
+        // A before-look without processes does not say that nobody had the number.
+        let id = match &self.before.processes {
+            Some(_) => seen_then,
+            None => self.processes.iter().find(|p| p.id.pid == pid).map(|p| p.id),
+        };
         Some(EntryOrigin { uuid: uuid.clone(), pid, gi, ci, first_ms: 0, id })
     }
 
@@ -61,7 +69,10 @@ impl<'a> Run<'a> {
     pub(crate) fn stood_before(&self, id: ProcId) -> bool {
         let listed =
             |pid: u32| self.before.devices.iter().any(|d| d.look.entries.iter().flatten().any(|e| e.pid == pid));
-        self.before.scanned().iter().any(|p| p.id == id && (p.can_hold_memory() == Some(true) || listed(id.pid)))
+        match &self.before.processes {
+            Some(then) => then.iter().any(|p| p.id == id && (p.can_hold_memory() == Some(true) || listed(id.pid))),
+            None => listed(id.pid),
+        }
     }
 
     /// The files that a process had open in the before-look.

@@ -53,13 +53,13 @@ fn in_a_run(scene: &Scene<'_>, process: &Process) -> Option<Vec<String>> {
 /// The other is named by a file of CUDA's own and no process has its number, where all processes can be seen.
 fn after_the_fact(scene: &Scene<'_>, process: &Process) -> Option<Vec<String>> {
     let snapshot = scene.snapshot;
-    if snapshot.observer.out_of_sight() || process.pid_namespace.is_none() {
+    if snapshot.observer.out_of_sight() || snapshot.processes.is_none() {
         return None;
     }
-    // Numbers in file names are those of the maker's own namespace.
+    // The number is that of the maker's own namespace, which may be another container that shares /dev/shm: whoever has
+    // the number anywhere may be the one.
     let lives = |pid: u32| {
-        let inner = |p: &Process| p.nspid.last() == Some(&pid) && p.pid_namespace == process.pid_namespace;
-        scene.processes.iter().any(inner) || snapshot.uninspected.iter().any(|u| u.id.pid == pid)
+        scene.processes.iter().any(|p| p.nspid.contains(&pid)) || snapshot.uninspected.iter().any(|u| u.id.pid == pid)
     };
     process.shared_mappings.iter().find_map(|path| {
         let (pid, of_gpu) = maker(path)?;

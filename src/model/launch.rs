@@ -108,6 +108,18 @@ pub struct Leftover {
     pub remove: String,
 }
 
+impl Launch {
+    /// The process is the command or below it: what hangs below the subreaper and is older than the command was there
+    /// before (a child that the shell had when it became gpuresid by `exec`).
+    pub fn is_of_the_tree(&self, id: ProcId, ancestors: &[super::Ancestor]) -> bool {
+        let Some(command) = &self.command else { return false };
+        let below = self.root.is_some_and(|root| ancestors.iter().any(|a| a.id == root));
+        let bystander = |id: ProcId| Some(id) != self.root && id.start_ticks < command.id.start_ticks;
+        let of_a_bystander = ancestors.iter().take_while(|a| Some(a.id) != self.root).any(|a| bystander(a.id));
+        id == command.id || (below && !bystander(id) && !of_a_bystander)
+    }
+}
+
 /// The run around the command. `None` fields of an [`super::Observation`] without a command (a `diff`) say so.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch {

@@ -14,6 +14,7 @@ mod process;
 mod reclaim;
 mod report;
 mod snapshot;
+mod torch;
 mod trace;
 
 pub use bytes::{Bytes, Limit, ParseSizeError};
@@ -32,7 +33,11 @@ pub use report::{
     Report, StatusReport, Verdict,
 };
 pub use snapshot::{DriverInfo, DriverSource, Observer, Snapshot};
-pub use trace::{DeviceEvent, DeviceTrace, EntryOrigin, Move, Observation, Point, Seen, Trace};
+pub use torch::{
+    TorchCounts, TorchDevice, TorchLive, TorchNames, TorchOwner, TorchPoint, TorchProcess, TorchRecord, TorchReference,
+    TorchSplit, TorchStage, TorchStart, TorchStorage, TorchThread, TorchView,
+};
+pub use trace::{DeviceEvent, DeviceTrace, EntryOrigin, Move, Observation, Point, ProcessCurve, Seen, Trace};
 
 /// Schema names that the tool writes and reads. The number after the slash grows when a reader of the old form would
 /// misread the new one.

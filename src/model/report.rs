@@ -335,6 +335,9 @@ pub struct Report {
     pub gaps: Vec<Gap>,
     /// Events of the driver.
     pub events: Vec<DeviceEvent>,
+    /// PyTorch's view of its processes (`check --torch`); `None`: not asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub torch: Option<Vec<super::TorchProcess>>,
 }
 
 /// One device of `status`.

@@ -95,6 +95,18 @@ pub struct DeviceTrace {
     pub moves: Vec<Move>,
     /// The curve, thinned.
     pub points: Vec<Point>,
+    /// Listed memory of each charged process over time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub process_curves: Vec<ProcessCurve>,
+}
+
+/// Listed memory of one process over time: a point for each change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessCurve {
+    /// Who.
+    pub id: ProcId,
+    /// Milliseconds since the observation began, and the bytes from then on.
+    pub points: Vec<(u64, Bytes)>,
 }
 
 /// An event of the driver.
@@ -150,4 +162,7 @@ pub struct Observation {
     pub launch: Launch,
     /// The limits that were asked for.
     pub limits: super::Limits,
+    /// What PyTorch told (`check --torch`); `None`: not asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub torch: Option<super::TorchView>,
 }

@@ -36,11 +36,15 @@ impl fmt::Display for NotStarted {
 
 impl std::error::Error for NotStarted {}
 
-/// Starts `argv` with this run's marker.
+/// Starts `argv` with this run's marker and what else it shall find in its environment.
 ///
 /// # Errors
 /// If it could not be started; then nothing of it has run.
-pub(super) fn start(argv: &[OsString], run_id: &str) -> Result<Running, NotStarted> {
+pub(super) fn start(
+    argv: &[OsString],
+    run_id: &str,
+    environment: &[(OsString, OsString)],
+) -> Result<Running, NotStarted> {
     let Some((program, arguments)) = argv.split_first() else {
         return Err(NotStarted { exit_code: crate::exit::CANNOT, message: "there is no command to run".into() });
     };
@@ -48,6 +52,7 @@ pub(super) fn start(argv: &[OsString], run_id: &str) -> Result<Running, NotStart
         let mut command = Command::new(program);
         command.args(script).args(arguments);
         mark(&mut command, run_id);
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
         command.spawn()
     };
     let error = match spawn(program, None) {

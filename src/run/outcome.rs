@@ -13,6 +13,8 @@ use std::{ffi::OsString, time::Duration};
 pub struct Options {
     /// Program and arguments.
     pub argv: Vec<OsString>,
+    /// More for the command's environment.
+    pub environment: Vec<(OsString, OsString)>,
     /// The marker's value for this run.
     pub run_id: String,
     /// Whom to charge.

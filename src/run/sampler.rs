@@ -100,11 +100,17 @@ impl Sampler {
 
     /// The before-look is complete: all that came in meanwhile is folded now.
     pub(super) fn begin(&mut self, mut fold: Fold) {
-        for (process, at) in self.early_processes.drain(..) {
-            fold.remember(&process, at);
-        }
+        // In the order in which it came: a fold knows who a new entry is only if it was told before that look.
+        self.early_processes.sort_by_key(|(_, at)| *at);
+        let mut processes = std::mem::take(&mut self.early_processes).into_iter().peekable();
         for (look, settling) in self.early.drain(..) {
+            while let Some((process, at)) = processes.next_if(|(_, at)| *at <= look.at_ms) {
+                fold.remember(&process, at);
+            }
             fold.look(&look, settling);
+        }
+        for (process, at) in processes {
+            fold.remember(&process, at);
         }
         for gap in self.early_gaps.drain(..) {
             fold.failed_look(gap);

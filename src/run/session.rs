@@ -103,6 +103,11 @@ impl Session {
         self.myself.id
     }
 
+    /// When the observation began.
+    pub fn began(&self) -> Instant {
+        self.zero
+    }
+
     pub(super) fn looker(&self) -> &dyn Looker {
         self.looker.as_deref().unwrap_or(&Nobody)
     }

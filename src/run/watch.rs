@@ -113,7 +113,7 @@ impl Session {
         // Whoever told us to end meanwhile did not mean a command that does not exist yet.
         self.told_to_end()?;
         let started = Instant::now();
-        let running = match child::start(&options.argv, &options.run_id) {
+        let running = match child::start(&options.argv, &options.run_id, &options.environment) {
             Ok(running) => running,
             Err(error) => return Ok(Err(error)),
         };
@@ -298,7 +298,7 @@ impl Watch<'_> {
         }
         let root = self.session.myself.id;
         let snapshot = self.before.snapshot(root, Some(self.command));
-        self.sampler.begin(Fold::new(&snapshot, self.options.scope, Some(root)));
+        self.sampler.begin(Fold::new(&snapshot, self.options.scope, Some(root)).of_command(self.command));
         self.before_snapshot = Some(snapshot);
         if self.ended.is_some() {
             self.sampler.hurry();

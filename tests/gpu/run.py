@@ -2,7 +2,7 @@
 
     python3 tests/gpu/run.py --binary target/release/gpuresid                 the main scenarios, one GPU
     python3 tests/gpu/run.py --binary … --only 3,4,14g                        some (a number takes its letters along)
-    python3 tests/gpu/run.py --binary … --group main,more,two,reclaim                 all
+    python3 tests/gpu/run.py --binary … --group main,more,two,reclaim,torch   all
 
 Needs the binary, Python 3.9 or newer, PyTorch for the scenarios that say so, and a driver. It takes a few GiB of GPU
 memory at a time, changes no setting of a card, and ends everything it started, by PID. Whoever else uses the cards
@@ -30,6 +30,7 @@ import cases_main  # noqa: E402,F401
 import cases_namespaces  # noqa: E402,F401
 import cases_more  # noqa: E402,F401
 import cases_reclaim  # noqa: E402,F401
+import cases_torch  # noqa: E402,F401
 import harness  # noqa: E402
 import nvml  # noqa: E402
 
@@ -117,7 +118,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--binary", required=True)
     parser.add_argument("--only", help="scenario numbers, comma-separated")
-    parser.add_argument("--group", default="main", help="main, more, two, reclaim; comma-separated")
+    parser.add_argument("--group", default="main", help="main, more, two, reclaim, torch; comma-separated")
     parser.add_argument("--gpus", type=int, help="how many GPUs may be used (default: all)")
     parser.add_argument("--serial", action="store_true", help="no scenarios beside each other")
     parser.add_argument("--budget", type=float, default=540, help="begin no scenario after so many seconds")

@@ -74,6 +74,7 @@ fn run(before: Snapshot, looks: &[(DeviceLook, Vec<Process>)], after: Snapshot) 
         after,
         launch,
         limits: Limits::default(),
+        torch: None,
     })
 }
 
@@ -179,6 +180,9 @@ fn after_the_fact_only_cudas_own_files_prove_sharing() {
     };
     assert_eq!(told("/dev/shm/cuda.shm.0.47.1", vec![]), Cause::PeerMapping);
     assert_eq!(told("/dev/shm/cuda.shm.0.47.1", vec![cuda(71, shell())]), Cause::InUse, "its maker lives");
+    let mut elsewhere = cuda(900, shell());
+    (elsewhere.nspid, elsewhere.pid_namespace) = (vec![900, 71], Some(2));
+    assert_eq!(told("/dev/shm/cuda.shm.0.47.1", vec![elsewhere]), Cause::InUse, "its maker lives in another container");
     assert_eq!(told("/dev/shm/torch_71_5_0", vec![]), Cause::InUse, "a tensor of the CPU may be shared so");
 }
 
@@ -436,6 +440,7 @@ fn how_a_command_died_is_a_finding() {
         after: snapshot(listed(&[]), Vec::new()),
         launch: launch(COMMAND, ROOT, Scope::Run, true),
         limits: Limits::default(),
+        torch: None,
     };
     let died = |o: &Observation| judge(o).findings.into_iter().find(|f| f.kind == FindingKind::Died).map(|f| f.text);
     assert_eq!(died(&killed), None);

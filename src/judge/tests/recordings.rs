@@ -217,6 +217,7 @@ impl Case {
             after,
             launch,
             limits: Limits::default(),
+            torch: None,
         }
     }
 

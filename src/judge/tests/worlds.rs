@@ -207,6 +207,7 @@ pub(super) fn tell(story: &Story) -> Told {
         after,
         launch: run,
         limits: Limits::default(),
+        torch: None,
     };
     Told { report: judge(&observation), observation, world }
 }

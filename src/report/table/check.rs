@@ -3,6 +3,7 @@
 use super::{
     grid::{Column, Grid},
     parts::Page,
+    torch::torch,
 };
 use crate::{
     model::{Bytes, Cause, CommandReport, DeviceReport, FindingKind, Holder, Lineage, Report, Verdict},
@@ -25,7 +26,14 @@ pub fn check(report: &Report, style: &Style, out: &mut dyn Write) -> io::Result<
         for finding in &report.findings {
             page.paragraph("  note: ", &finding.text)?;
         }
-        return page.leftovers(&report.leftovers);
+        page.leftovers(&report.leftovers)?;
+        // What PyTorch was asked for is not about the verdict, and neither is where it could not be asked.
+        if let Some(processes) = &report.torch {
+            torch(&mut page, processes)?;
+            let blind: Vec<_> = report.gaps.iter().filter(|g| g.about == "PyTorch").cloned().collect();
+            page.gaps(&blind)?;
+        }
+        return Ok(());
     }
     command(&mut page, report)?;
     device_table(&mut page, report)?;
@@ -33,6 +41,9 @@ pub fn check(report: &Report, style: &Style, out: &mut dyn Write) -> io::Result<
     page.ghosts(&report.ghosts.iter().collect::<Vec<_>>())?;
     page.findings(&report.findings)?;
     page.leftovers(&report.leftovers)?;
+    if let Some(processes) = &report.torch {
+        torch(&mut page, processes)?;
+    }
     page.gaps(&report.gaps)?;
     page.advice(&report.advice)
 }

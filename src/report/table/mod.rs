@@ -9,6 +9,7 @@ mod reclaim;
 mod status;
 #[cfg(test)]
 mod tests;
+mod torch;
 
 pub use check::check;
 pub use doctor::doctor;

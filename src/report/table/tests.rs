@@ -71,6 +71,7 @@ fn report(verdict: Verdict, devices: Vec<DeviceReport>) -> Report {
         advice: Vec::new(),
         gaps: Vec::new(),
         events: Vec::new(),
+        torch: None,
     }
 }
 

@@ -1,0 +1,40 @@
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+fn curve(points: &[(u64, u64)]) -> ProcessCurve {
+    let points = points.iter().map(|(at, mib)| (*at, Bytes::mib(*mib))).collect();
+    ProcessCurve { id: ProcId { pid: 7, start_ticks: 70 }, points }
+}
+
+fn samples(points: &[(u64, u64)]) -> Vec<TorchPoint> {
+    let point = |(at_ms, mib): &(u64, u64)| TorchPoint {
+        at_ms: *at_ms,
+        allocated_bytes: Bytes(MIB),
+        reserved_bytes: Bytes::mib(*mib),
+    };
+    points.iter().map(point).collect()
+}
+
+#[test]
+fn only_readings_that_stood_still_are_matched() {
+    // The driver's reading changed 100 ms before and after this sample.
+    let moving = curve(&[(0, 518), (900, 1000), (1100, 2000)]);
+    assert_eq!(matched(&moving, &samples(&[(1000, 482)])), None);
+    let steady = curve(&[(0, 518), (500, 1000), (1500, 2000)]);
+    assert_eq!(matched(&steady, &samples(&[(1000, 482)])), Some(Bytes::mib(518)));
+    // The last one that counts; the sample beside the change does not.
+    let later = curve(&[(0, 518), (500, 1000), (1500, 2000)]);
+    assert_eq!(matched(&later, &samples(&[(1000, 482), (1600, 99), (3000, 1400)])), Some(Bytes::mib(600)));
+    assert_eq!(matched(&later, &samples(&[(1000, 482), (1600, 99)])), Some(Bytes::mib(518)));
+    // More reserved than listed: not of the same moment.
+    assert_eq!(matched(&steady, &samples(&[(1000, 1001)])), None);
+    assert_eq!(matched(&curve(&[]), &samples(&[(1000, 1)])), None);
+}
+
+#[test]
+fn a_negative_difference_is_unknown() {
+    assert_eq!(less(Some(Bytes(5)), Some(Bytes(7))), None);
+    assert_eq!(less(Some(Bytes(7)), Some(Bytes(5))), Some(Bytes(2)));
+    assert_eq!(less(None, Some(Bytes(5))), None);
+}

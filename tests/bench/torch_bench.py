@@ -1,0 +1,141 @@
+"""What `check --torch` costs: the start of Python, training, the exit.
+
+    python3 tests/bench/torch_bench.py --binary target/release/gpuresid [--pairs 12] [--steps 12000] [--json FILE]
+
+Each is measured in pairs, with and without, in an order that alternates, so that what drifts falls on both sides; told
+are the difference and its 95 % interval. Without PyTorch or a GPU only the start is measured. Exit code: 0 all within
+the limits (start 10 ms, training 1 %, exit with 10,000 live tensors 150 ms), 1 not.
+"""
+
+import argparse
+import importlib.util
+import json
+import math
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.dont_write_bytecode = True
+HERE = os.path.dirname(os.path.abspath(__file__))
+PROGRAM = os.path.join(HERE, "..", "gpu", "programs", "torch_steps.py")
+SOURCES = os.path.join(HERE, "..", "..", "src", "torch")
+# Two-sided 95 % of Student's t, by degrees of freedom.
+T = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26, 10: 2.23, 11: 2.20, 12: 2.18, 15: 2.13, 20: 2.09, 30: 2.04}
+
+
+def interval(values):
+    """Mean and half the width of its 95 % interval."""
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return mean, math.inf
+    degrees = len(values) - 1
+    t = T[max(k for k in T if k <= degrees)]
+    return mean, t * statistics.stdev(values) / math.sqrt(len(values))
+
+
+def environment(**more):
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("GPURESID_", "PYTHON"))}
+    return {**env, "PYTHONDONTWRITEBYTECODE": "1", **more}
+
+
+def pairs(count, measure):
+    """`measure(with_it)` in alternating order; the first pair warms caches and does not count."""
+    found = []
+    for turn in range(count + 1):
+        order = (False, True) if turn % 2 else (True, False)
+        one = {with_it: measure(with_it) for with_it in order}
+        if turn:
+            found.append((one[False], one[True]))
+    return found
+
+
+def start(folder, count):
+    probe = os.path.join(folder, "probe")
+    os.mkdir(probe)
+    for name in ("sitecustomize.py", "probe.py", "tensors.py", "names.py"):
+        shutil.copy(os.path.join(SOURCES, name), probe)
+
+    def measure(with_it):
+        env = environment(PYTHONPATH=probe if with_it else "")
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "pass"], env=env, check=True)
+        return (time.perf_counter() - began) * 1000
+
+    return pairs(count, measure)
+
+
+def checked(binary, folder, with_it, *words):
+    out = os.path.join(folder, "told")
+    option = ["--torch"] if with_it else []
+    argv = [binary, "check", "--quiet", *option, "--report", f"json:{folder}/report.json", "--", sys.executable, PROGRAM, out, *words]
+    done = subprocess.run(argv, env=environment(), stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(argv)} ended with {done.returncode}: {done.stderr[-400:]}")
+    with open(out, encoding="ascii") as file:
+        told = float(file.read())
+    with open(f"{folder}/report.json", encoding="utf-8") as file:
+        report = json.load(file)
+    if with_it and not report["torch"]:
+        raise RuntimeError(f"the probe told nothing: {report['gaps']}")
+    return told, report
+
+
+def training(binary, folder, count, steps):
+    return pairs(count, lambda with_it: checked(binary, folder, with_it, str(steps))[0])
+
+
+def exits(binary, folder, count):
+    """From the program's last line to the end of gpuresid, which follows the command's by a few milliseconds."""
+
+    def measure(with_it):
+        told, report = checked(binary, folder, with_it, "tensors", "10000")
+        taken = (time.monotonic() - told) * 1000
+        if with_it:
+            live = report["torch"][0]["devices"][0]["live"]
+            if live["storages"] < 10000 or live["owners"][0]["name"] != "torch_steps.kept":
+                raise RuntimeError(f"the tensors were not named: {json.dumps(live)[:400]}")
+        return taken
+
+    return pairs(count, measure)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--binary", required=True)
+    parser.add_argument("--pairs", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=12000)
+    parser.add_argument("--json")
+    args = parser.parse_args()
+    binary = os.path.abspath(args.binary)
+    rows, over = [], []
+
+    def tell(name, found, unit, limit, relative=False):
+        values = [(b / a - 1) * 100 if relative else b - a for a, b in found]
+        mean, half = interval(values)
+        without = statistics.median(a for a, _ in found)
+        rows.append({"measure": name, "pairs": len(found), "without": without, "difference": mean, "half_width": half, "unit": unit, "limit": limit, "values": values})
+        if mean > limit:
+            over.append(name)
+        print(f"{name}: {mean:+.2f} ± {half:.2f} {unit} (95 %, {len(found)} pairs; median without {without:.2f}; limit {limit})", flush=True)
+
+    with tempfile.TemporaryDirectory(prefix="torch-bench-") as folder:
+        tell("start of Python without torch", start(folder, max(args.pairs, 30)), "ms", 10)
+        if importlib.util.find_spec("torch") is None:
+            print("no PyTorch: training and exit are left out")
+        else:
+            tell("exit with 10,000 live tensors", exits(binary, folder, max(3, args.pairs // 2)), "ms", 150)
+            tell("training", training(binary, folder, args.pairs, args.steps), "%", 1, relative=True)
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump({"rows": rows, "over": over}, file, indent=1)
+    for name in over:
+        print(f"FAIL {name} is over its limit")
+    return 1 if over else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
