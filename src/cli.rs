@@ -1,8 +1,11 @@
 //! What can be typed: clap types and help, nothing else. What the values mean is in [`crate::commands`]; how a single
 //! value is read is in [`values`]; what a wrong command line says is in [`usage`].
 
+mod acting;
 pub mod usage;
 mod values;
+
+pub use acting::{Except, GenArgs, ReclaimArgs, WaitArgs};
 
 use crate::{
     demo::Case,
@@ -10,10 +13,7 @@ use crate::{
     model::{Bytes, Cause, Limit, Scope},
     report::ReportTarget,
 };
-use clap::{
-    ArgGroup, Args, Parser, Subcommand, ValueEnum,
-    builder::{FalseyValueParser, PossibleValue, PossibleValuesParser},
-};
+use clap::{Args, Parser, Subcommand, ValueEnum, builder::FalseyValueParser};
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 const EXAMPLES: &str = "\
@@ -30,20 +30,6 @@ Examples:
   gpuresid check --torch -- python train.py
   gpuresid check --scope new -- docker run --rm --gpus all my-image
   gpuresid check -i 0 --timeout 2h --warn-only -- make gpu-tests";
-
-const RECLAIM_EXAMPLES: &str = "\
-Without --yes nothing is done: the plan says who, in which order, with which signal, for how much.
-
-Examples:
-  gpuresid reclaim --orphans                        whose run is proven to have ended
-  gpuresid reclaim --report result.json --yes       what a check found
-  gpuresid reclaim --pid 4711 --force --yes         this one, with SIGKILL if TERM does not help";
-
-const WAIT_EXAMPLES: &str = "\
-Examples:
-  gpuresid wait --below 500MiB                      until every GPU has less than that in use
-  gpuresid wait --free 20GiB --any                  until one GPU has so much free; prints its UUID
-  gpuresid wait --to before.json --except ancestors until it is as in a snapshot, our own shell's work aside";
 
 fn with_exit_codes(examples: &str) -> String {
     format!("{examples}\n\n{}", exit::TABLE)
@@ -171,10 +157,10 @@ pub enum Command {
     /// Show what `check` finds, with real processes on a simulated GPU: works on any machine
     Demo(DemoArgs),
     /// Plan who is to be ended for the GPU memory that he holds, and with --yes do it
-    #[command(after_help = with_exit_codes(RECLAIM_EXAMPLES))]
+    #[command(after_help = with_exit_codes(acting::RECLAIM_EXAMPLES))]
     Reclaim(ReclaimArgs),
     /// Wait until GPU memory is free
-    #[command(after_help = with_exit_codes(WAIT_EXAMPLES))]
+    #[command(after_help = with_exit_codes(acting::WAIT_EXAMPLES))]
     Wait(WaitArgs),
     /// Print a ready file for another system
     Gen(GenArgs),
@@ -372,93 +358,10 @@ pub struct DoctorArgs {
     pub json: bool,
 }
 
-/// `reclaim`.
-#[derive(Debug, Clone, Args)]
-#[command(group = ArgGroup::new("whom").required(true).multiple(false).args(["report", "pid", "orphans", "job"]))]
-pub struct ReclaimArgs {
-    /// What a check left behind, by its JSON report
-    #[arg(long, value_name = "FILE")]
-    pub report: Option<PathBuf>,
-    /// These processes
-    #[arg(long, value_name = "PID", num_args = 1.., value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
-    pub pid: Vec<u32>,
-    /// Everybody whose run is proven to have ended
-    #[arg(long)]
-    pub orphans: bool,
-    /// Everybody of this Slurm job
-    #[arg(long, value_name = "ID")]
-    pub job: Option<u32>,
-    /// Of the orphans only those that were started at least so long ago
-    #[arg(long, value_name = "DUR", value_parser = values::time, requires = "orphans")]
-    pub older_than: Option<Duration>,
-    /// Carry the plan out
-    #[arg(long)]
-    pub yes: bool,
-    /// Send SIGKILL to who does not end of SIGTERM
-    #[arg(long)]
-    pub force: bool,
-    /// How long a process has to end of SIGTERM
-    #[arg(long, value_name = "DUR", default_value = "5s", value_parser = values::time, env = "GPURESID_GRACE", hide_env_values = true)]
-    pub grace: Duration,
-    /// Wait at most so long for the memory to come back
-    #[arg(long, value_name = "DUR", default_value = "30s", value_parser = values::time, env = "GPURESID_SETTLE", hide_env_values = true)]
-    pub settle: Duration,
-    /// Processes of other users too
-    #[arg(long)]
-    pub all_users: bool,
-    /// Write JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
 /// `demo`.
 #[derive(Debug, Clone, Args)]
 pub struct DemoArgs {
     /// What to play [default: one after the other]
     #[arg(value_name = "CASE")]
     pub case: Option<Case>,
-}
-
-/// `wait`.
-#[derive(Debug, Clone, Args)]
-#[command(group = ArgGroup::new("what").required(true).multiple(false).args(["below", "free", "to"]))]
-pub struct WaitArgs {
-    /// Until no more than this is in use: 500MiB, or 3% of the GPU
-    #[arg(long, value_name = "SIZE|PCT")]
-    pub below: Option<Limit>,
-    /// Until so much is free
-    #[arg(long, value_name = "SIZE", conflicts_with = "except")]
-    pub free: Option<Bytes>,
-    /// Until no more is in use than in this snapshot
-    #[arg(long, value_name = "SNAPSHOT")]
-    pub to: Option<PathBuf>,
-    /// One GPU is enough; its UUID is printed
-    #[arg(long)]
-    pub any: bool,
-    /// Exit with 124 after this time
-    #[arg(long, value_name = "DUR", default_value = "120s", value_parser = values::time, env = "GPURESID_WAIT_TIMEOUT", hide_env_values = true)]
-    pub timeout: Duration,
-    /// Do not wait for the memory of this process, or of the ones that gpuresid runs below (repeatable)
-    #[arg(long, value_name = "ancestors|PID", value_parser = values::except)]
-    pub except: Vec<Except>,
-}
-
-/// Whose memory is not waited for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Except {
-    /// The processes that gpuresid runs below.
-    Ancestors,
-    /// This one.
-    Pid(u32),
-}
-
-/// `gen`.
-#[derive(Debug, Clone, Args)]
-pub struct GenArgs {
-    /// Which
-    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(crate::r#gen::RECIPES.iter().map(|r| PossibleValue::new(r.name).help(r.about))))]
-    pub name: String,
-    /// Write the files into this directory instead of printing them
-    #[arg(long, short, value_name = "DIR")]
-    pub output: Option<PathBuf>,
 }

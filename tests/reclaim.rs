@@ -1,5 +1,5 @@
 //! `reclaim` against a fake machine with real processes: each kind of target, and everybody who must be left alone.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test says what broke by breaking")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test says what broke by breaking")]
 
 mod support;
 
@@ -193,6 +193,13 @@ fn a_job_is_known_by_its_control_group() {
     let end = rig.run("reclaim --job 77 --yes --json");
     assert_eq!(step(&end.expect_code(0).json(), member)["outcome"], "ended");
     assert!(!alive(member) && alive(other));
+    // One that left the group is known by its environment.
+    let mut command = marked(&rig, "alloc 0 1GiB ready stray hold", "");
+    command.env("SLURM_JOB_ID", "77");
+    let _stray = rig.launch(command);
+    let stray = rig.wait_for("stray");
+    rig.run("reclaim --job 77 --yes").expect_code(0);
+    assert!(!alive(stray) && alive(other));
 }
 
 /// A control group of a hierarchy that this machine lets us use; removed with the value.

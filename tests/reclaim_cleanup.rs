@@ -1,5 +1,5 @@
 //! `check --cleanup`: nothing of a run outlives it; and `check --timeout`, which ends the command before.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test says what broke by breaking")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test says what broke by breaking")]
 
 mod support;
 

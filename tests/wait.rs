@@ -1,5 +1,5 @@
 //! `wait`: until memory is free, or the time is over.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test says what broke by breaking")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test says what broke by breaking")]
 
 mod support;
 

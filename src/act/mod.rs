@@ -8,7 +8,6 @@
 pub mod carry_out;
 pub mod guard;
 pub mod lock;
-mod place;
 pub mod plan;
 pub mod report_file;
 pub mod signal;

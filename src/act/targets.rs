@@ -1,8 +1,9 @@
 //! Whom the user means, in the four ways of saying it, and by which proof each of them may be meant. Nothing is decided
 //! by a name here, and nothing is done.
 
-use super::{guard::Guard, place, report_file::ReportFile};
+use super::{guard::Guard, report_file::ReportFile};
 use crate::{
+    judge::place_of,
     model::{BootId, Cause, Holder, LeftAlone, ProcId, Process, Snapshot, StatusReport},
     observe::{marker, proc::ProcReader},
     text,
@@ -63,7 +64,7 @@ pub enum Targets {
         older_than: Option<Duration>,
     },
     /// Everybody of a Slurm job.
-    Job(u32),
+    Job(String),
 }
 
 /// A process that may be ended, for this reason.
@@ -104,7 +105,7 @@ impl Targets {
             Self::Pids(pids) => named(world, pids),
             Self::Report(report) => Ok(of_report(world, report)),
             Self::Orphans { older_than } => orphans(world, *older_than),
-            Self::Job(job) => of_job(world, *job),
+            Self::Job(job) => of_job(world, job),
         }
     }
 
@@ -123,7 +124,7 @@ impl Targets {
                     format!("it carries the marker of the same ended run, and PID {} runs below it", holder.id.pid)
                 })
             }
-            Self::Job(job) => (place::slurm_job(ancestor) == Some(*job) && ancestor.comm != "slurmstepd")
+            Self::Job(job) => (is_of_job(ancestor, job) && ancestor.comm != "slurmstepd")
                 .then(|| format!("it is of the same job, and PID {} runs below it", holder.id.pid)),
         }
     }
@@ -246,7 +247,7 @@ fn run_ended(holder: &Holder, process: &Process) -> Result<Vec<String>, Option<S
     match holder.cause {
         Cause::Orphan => Ok(holder.why.first().cloned().into_iter().collect()),
         // These say why it does not end by itself; whose it is stands in its environment.
-        Cause::Stopped | Cause::HalfDead | Cause::ForkedCopy | Cause::ExportedHandle => {
+        Cause::Stopped | Cause::HalfDead | Cause::ForkedCopy | Cause::ExportedHandle | Cause::PeerMapping => {
             if process.marker_alive == Some(false) {
                 Ok(vec!["it carries the marker of a checked run that has ended".into()])
             } else {
@@ -258,19 +259,27 @@ fn run_ended(holder: &Holder, process: &Process) -> Result<Vec<String>, Option<S
              its run has ended"
                 .into(),
         )),
+        Cause::StuckInKernel => Err(Some("it is stuck in the kernel, where no signal reaches it".into())),
         Cause::Draining => Err(Some("it is on its way out, nothing needs to be ended".into())),
         _ => Err(None),
     }
 }
 
-fn of_job(world: &World<'_>, job: u32) -> anyhow::Result<Found> {
+fn of_job(world: &World<'_>, job: &str) -> anyhow::Result<Found> {
     let mut found = Found::default();
-    for process in world.snapshot.scanned().iter().filter(|p| place::slurm_job(p) == Some(job)) {
+    for process in world.snapshot.scanned().iter().filter(|p| is_of_job(p, job)) {
         if let Some(process) = world.examine(process.id.pid)?.filter(|p| p.id == process.id) {
-            found.claims.push(Claim { process, why: vec![format!("it stands in the control group of job {job}")] });
+            let by_environment =
+                place_of(&process).and_then(|place| place.slurm).is_some_and(|slurm| slurm.by_environment);
+            let what = if by_environment { "its environment names" } else { "it stands in the control group of" };
+            found.claims.push(Claim { process, why: vec![format!("{what} job {job}")] });
         }
     }
     Ok(found)
+}
+
+fn is_of_job(process: &Process, job: &str) -> bool {
+    place_of(process).and_then(|place| place.slurm).is_some_and(|slurm| slurm.job == job)
 }
 
 /// Launchers that start a worker again which has died, by what they are called with.

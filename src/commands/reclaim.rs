@@ -52,9 +52,9 @@ pub(super) fn run(global: &Global, args: &ReclaimArgs) -> anyhow::Result<Ending>
 }
 
 fn targets(args: &ReclaimArgs, reader: &ProcReader) -> anyhow::Result<Targets> {
-    Ok(match (&args.report, args.job) {
+    Ok(match (&args.report, &args.job) {
         (Some(file), _) => Targets::Report(Box::new(ReportFile::read(file, &reader.boot_id()?)?)),
-        (None, Some(job)) => Targets::Job(job),
+        (None, Some(job)) => Targets::Job(job.clone()),
         (None, None) if args.orphans => Targets::Orphans { older_than: args.older_than },
         (None, None) => Targets::Pids(args.pid.clone()),
     })
