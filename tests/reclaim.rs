@@ -37,9 +37,9 @@ fn boot() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap()[..8].to_owned()
 }
 
-/// A program with the marker of a run whose gpuresid is gone: a number that no process can have.
+/// A program with the marker of a run whose gpuresid is gone (a number that no process can have), left to PID 1.
 fn left_over(rig: &Rig, verbs: &str) -> Running {
-    rig.launch(marked(rig, verbs, &format!("{}-4194305-1", boot())))
+    rig.launch(marked(rig, &format!("daemonize-twice {{ {verbs} }}"), &format!("{}-4194305-1", boot())))
 }
 
 fn marked(rig: &Rig, verbs: &str, marker: &str) -> Command {

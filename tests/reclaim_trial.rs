@@ -55,7 +55,6 @@ struct Round {
     others: Vec<(String, Running)>,
     /// Left overs: they must be gone.
     left: Vec<String>,
-    agents: Vec<Running>,
     number: u32,
 }
 
@@ -121,19 +120,12 @@ impl Round {
             0 => format!("alloc 0 {gib}GiB sleep 0.1 fork-and-exit {ignore}ready {name} hold"),
             1 => format!("{ignore}alloc 0 {gib}GiB ready {name} stop-self hold"),
             2 => format!("{ignore}alloc 0 {gib}GiB exit-main-thread ready {name} hold"),
-            3 => {
-                let agent =
-                    self.start(&format!("supervise 2 {{ {ignore}alloc 0 {gib}GiB ready {name} hold }}"), Some(&marker));
-                self.agents.push(agent);
-                self.left.push(name);
-                return;
-            }
-            _ => {
-                format!("daemonize-twice {{ rename left {ignore}alloc 0 {gib}GiB ready {name} hold }} wait-file {name}")
-            }
+            // Known for a launcher of workers by its command line.
+            3 => format!("print torch.distributed.run supervise 2 {{ {ignore}alloc 0 {gib}GiB ready {name} hold }}"),
+            _ => format!("rename left {ignore}alloc 0 {gib}GiB ready {name} hold"),
         };
-        let running = self.start(&verbs, Some(&marker));
-        self.agents.push(running);
+        let launcher = self.start(&format!("daemonize-twice {{ {verbs} }}"), Some(&marker));
+        launcher.wait().expect_code(0);
         self.left.push(name);
     }
 }
@@ -152,7 +144,7 @@ fn alive(pid: u32) -> bool {
 fn play(seed: u64) {
     let rig = Rig::new();
     let chance = Chance(seed);
-    let mut round = Round { rig, chance, others: vec![], left: vec![], agents: vec![], number: 0 };
+    let mut round = Round { rig, chance, others: vec![], left: vec![], number: 0 };
     for _ in 0..1 + round.chance.below(3) {
         round.add_other();
     }

@@ -162,7 +162,7 @@ fn who_did_not_tell_is_named_with_the_reason() {
     for (before, reason) in [
         (&["python3", "-S"][..], "started with -S"),
         (&["python3", "-BE"], "started with -E"),
-        (&["python3", "-I"], "started with -I"),
+        (&["python3", "-BI"], "started with -I"),
         (&["env", "PYTHONPATH=", "python3"], "PYTHONPATH was set anew"),
     ] {
         let rig = Rig::new();

@@ -3,7 +3,7 @@
 
 use super::{guard::Guard, report_file::ReportFile};
 use crate::{
-    judge::place_of,
+    judge::{adopts, place_of},
     model::{BootId, Cause, Holder, LeftAlone, ProcId, Process, Snapshot, StatusReport},
     observe::{marker, proc::ProcReader},
     text,
@@ -221,7 +221,7 @@ fn orphans(world: &World<'_>, older_than: Option<Duration>) -> anyhow::Result<Fo
     for holder in &world.status.holders {
         let Some(start_ticks) = holder.start_ticks else { continue };
         let Some(process) = world.examine(holder.pid)?.filter(|p| p.id.start_ticks == start_ticks) else { continue };
-        let why = match run_ended(holder, &process) {
+        let why = match run_ended(world, holder, &process) {
             Ok(why) => why,
             Err(Some(why)) => {
                 found.leave(&process, why);
@@ -242,13 +242,13 @@ fn orphans(world: &World<'_>, older_than: Option<Duration>) -> anyhow::Result<Fo
 }
 
 /// The proof that the run of this holder has ended; else why it is left alone, if that is worth a word.
-fn run_ended(holder: &Holder, process: &Process) -> Result<Vec<String>, Option<String>> {
+fn run_ended(world: &World<'_>, holder: &Holder, process: &Process) -> Result<Vec<String>, Option<String>> {
     let name_it = format!("if you know that it has: gpuresid reclaim --pid {}", holder.pid);
     match holder.cause {
         Cause::Orphan => Ok(holder.why.first().cloned().into_iter().collect()),
         // These say why it does not end by itself; whose it is stands in its environment.
         Cause::Stopped | Cause::HalfDead | Cause::ForkedCopy | Cause::ExportedHandle | Cause::PeerMapping => {
-            if process.marker_alive == Some(false) {
+            if outlived_its_run(world, process) {
                 Ok(vec!["it carries the marker of a checked run that has ended".into()])
             } else {
                 Err(Some(format!("that its run has ended is not proven; {name_it}")))
@@ -261,8 +261,30 @@ fn run_ended(holder: &Holder, process: &Process) -> Result<Vec<String>, Option<S
         )),
         Cause::StuckInKernel => Err(Some("it is stuck in the kernel, where no signal reaches it".into())),
         Cause::Draining => Err(Some("it is on its way out, nothing needs to be ended".into())),
+        // A worker whose launcher has outlived the run too.
+        _ if outlived_its_run(world, process) => {
+            Ok(vec!["it and its launcher carry the marker of a checked run that has ended".into()])
+        }
         _ => Err(None),
     }
+}
+
+/// The marker is inherited: below a shell that lives on, it says nothing about what that shell starts today. So it is a
+/// proof only for a process that was adopted, or is the worker of a launcher of workers that was.
+fn outlived_its_run(world: &World<'_>, process: &Process) -> bool {
+    if process.marker_alive != Some(false) {
+        return false;
+    }
+    for ancestor in &process.ancestors {
+        if adopts(ancestor) {
+            return true;
+        }
+        let above = world.identify(ancestor.id);
+        if !above.is_some_and(|a| a.marker == process.marker && a.marker_alive == Some(false) && is_agent(&a)) {
+            return false;
+        }
+    }
+    true
 }
 
 fn of_job(world: &World<'_>, job: &str) -> anyhow::Result<Found> {
@@ -288,5 +310,5 @@ fn is_agent(process: &Process) -> bool {
     const MODULES: [&str; 3] = ["torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic"];
     let base = |arg: &String| arg.rsplit('/').next().unwrap_or(arg).to_owned();
     let program = process.argv.iter().take(2).map(base).any(|name| PROGRAMS.contains(&name.as_str()));
-    program || process.argv.iter().take(6).any(|arg| MODULES.contains(&arg.as_str()))
+    program || process.argv.iter().take(8).any(|arg| MODULES.contains(&arg.as_str()))
 }

@@ -35,13 +35,7 @@ pub(crate) fn judge(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> Judged
     };
     let parts = parts(run, scene, device, comparable, &mut gaps);
     let scope_device = run.launch.scope == Scope::Device;
-    let untold = run.launch.all_gone == Some(true)
-        && memory_is_never_told(before, device)
-        && scene.on(uuid).all(|e| e.lineage == Lineage::Foreign);
-    let interval = if untold {
-        // Such a platform lists its processes all the same; nothing of the run is alive, and nothing of it is listed.
-        Interval { low: Bytes::ZERO, high: Some(Bytes::ZERO) }
-    } else if scope_device {
+    let interval = if scope_device {
         let grown = before
             .and_then(|b| b.look.used())
             .zip(device.look.used())
@@ -104,12 +98,6 @@ pub(crate) fn overlisted(device: &Device) -> Option<Gap> {
             Bytes::at_least_zero(-negative)
         ),
     ))
-}
-
-/// The driver tells no memory of this device, before or after, and lists its processes.
-fn memory_is_never_told(before: Option<&Device>, after: &Device) -> bool {
-    let lists_only = |d: &Device| d.look.memory.is_none() && d.look.entries.is_some();
-    before.is_some_and(lists_only) && lists_only(after)
 }
 
 fn ratio(part: Bytes, whole: Bytes) -> f64 {

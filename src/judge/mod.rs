@@ -30,6 +30,7 @@ use crate::{
     },
     text,
 };
+pub(crate) use cause::adopts;
 pub(crate) use place::place as place_of;
 use run::Run;
 use scene::Scene;

@@ -97,7 +97,9 @@ fn device(run: &Run<'_>, record: &TorchRecord, counts: &TorchCounts, id: ProcId)
         })
         .collect();
     let at_peak = less(listed_peak, Some(counts.peak_reserved_bytes));
-    let matched = curve.and_then(|curve| matched(curve, &timeline));
+    // Until when looks could have shown a change: a process that has ended was not listed any more.
+    let until = if run.launch.survivors.contains(&id) { Some(u64::MAX) } else { record.at_ms };
+    let matched = curve.zip(until).and_then(|(curve, until)| matched(curve, &timeline, until));
     let at_end = less(listed_end, counts.reserved_bytes);
     let end_context = match (matched, at_end, at_peak) {
         // A difference far above what was seen side by side is memory that was given back after the last look.
@@ -136,9 +138,11 @@ fn less(whole: Option<Bytes>, part: Option<Bytes>) -> Option<Bytes> {
     (whole >= part).then(|| whole.saturating_sub(part))
 }
 
-/// Listed − reserved at the last sample around which the driver's reading did not change.
-fn matched(curve: &ProcessCurve, timeline: &[TorchPoint]) -> Option<Bytes> {
-    timeline.iter().rev().find_map(|sample| {
+/// Listed − reserved at the last sample around which the driver's reading did not change, as far as it was read until
+/// `until`.
+fn matched(curve: &ProcessCurve, timeline: &[TorchPoint], until: u64) -> Option<Bytes> {
+    let watched = |sample: &&TorchPoint| sample.at_ms.saturating_add(AROUND_MS) <= until;
+    timeline.iter().rev().filter(watched).find_map(|sample| {
         let (since, listed) = curve.points.iter().rev().find(|(at, _)| *at <= sample.at_ms)?;
         let next = curve.points.iter().find(|(at, _)| *at > sample.at_ms).map(|(at, _)| *at);
         let steady = sample.at_ms - since >= AROUND_MS && next.is_none_or(|next| next - sample.at_ms >= AROUND_MS);

@@ -24,7 +24,7 @@ use std::{
     fs::{self, File, Permissions},
     io::{self, Read},
     os::unix::{ffi::OsStrExt, fs::PermissionsExt},
-    path::Path,
+    path::{Path, PathBuf},
     time::Instant,
 };
 
@@ -50,7 +50,20 @@ const LARGEST_NOTES: u64 = 16 << 20;
 /// silent.
 #[derive(Debug)]
 pub struct Probe {
-    directory: tempfile::TempDir,
+    directory: PathBuf,
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        // Processes that live on go on writing. Under another name they do not find it, so that nothing comes into it
+        // while it is emptied.
+        let mut aside = self.directory.clone().into_os_string();
+        aside.push("-gone");
+        let moved = fs::rename(&self.directory, &aside).is_ok();
+        let place = if moved { PathBuf::from(aside) } else { self.directory.clone() };
+        // What cannot be removed lies in the directory for temporary files; there is nobody to tell any more.
+        let _ = fs::remove_dir_all(place);
+    }
 }
 
 impl Probe {
@@ -75,21 +88,20 @@ impl Probe {
             for (name, text) in FILES {
                 fs::write(path.join(name), text)?;
             }
-            Ok(directory)
+            Ok(Self { directory: directory.keep() })
         });
-        match laid {
-            Ok(directory) => Ok(Self { directory }),
-            Err(error) => Err(hinted(
+        laid.map_err(|error| {
+            hinted(
                 format!("--torch could not write its files below {}: {error}", place.display()),
                 "set TMPDIR to a directory that you may write to, or leave --torch out",
-            )),
-        }
+            )
+        })
     }
 
     /// What the command's environment needs: our directory before its own PYTHONPATH.
     pub fn environment(&self) -> Vec<(OsString, OsString)> {
         let name = OsStr::new("PYTHONPATH");
-        let mut value = self.directory.path().as_os_str().to_owned();
+        let mut value = self.directory.clone().into_os_string();
         if let Some(own) = env::var_os(name).filter(|own| !own.is_empty()) {
             value.push(":");
             value.push(own);
@@ -99,7 +111,7 @@ impl Probe {
 
     /// Reads what was told. `began`: when the observation began.
     pub fn collect(self, began: Instant) -> TorchView {
-        read(self.directory.path(), monotonic_ms(began))
+        read(&self.directory, monotonic_ms(began))
     }
 }
 

@@ -48,7 +48,7 @@ fn what_cannot_be_read_is_a_gap_and_the_rest_counts() {
 #[test]
 fn the_directory_is_private_and_goes() {
     let probe = Probe::prepare().unwrap();
-    let path = probe.directory.path().to_owned();
+    let path = probe.directory.clone();
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
     let environment = probe.environment();
     assert_eq!(environment[0].0, "PYTHONPATH");

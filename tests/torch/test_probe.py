@@ -204,7 +204,8 @@ class Places(Case):
     def test_options_that_keep_it_out(self):
         path = self.write("train.py", "import sys; sys.path.insert(0, %r)\n" % HERE + CUDA)
         for option in ("-S", "-E", "-I"):
-            self.run_python(option, path)
+            # -E and -I ignore PYTHONDONTWRITEBYTECODE too.
+            self.run_python("-B", option, path)
         self.assertEqual((self.records(), self.started()), ([], []))
         self.run_python("-s", path)
         self.assertEqual(self.one()["stage"], "exit")

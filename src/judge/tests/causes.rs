@@ -49,7 +49,9 @@ fn cause_of(report: &StatusReport, pid: u32) -> Cause {
 }
 
 fn commands(report: &StatusReport) -> Vec<&str> {
-    report.advice.iter().filter_map(|a| a.command.as_deref()).collect()
+    // The plan for everybody at once stands beside the steps for each.
+    let own_plan = |c: &&str| *c != "gpuresid reclaim --orphans";
+    report.advice.iter().filter_map(|a| a.command.as_deref()).filter(own_plan).collect()
 }
 
 /// A run with these looks between and after, judged.

@@ -205,7 +205,8 @@ impl Case {
                 let pid = l.role(self.command)?;
                 l.processes.iter().find(|p| p.pid == pid).map(|p| id(p.pid, p.start_ticks))
             })
-            .unwrap_or(id(2_000_000, 2_000_000_000));
+            // Gone before the first look: older than everything that it left.
+            .unwrap_or(id(2_000_000, 0));
         let alive = own.iter().filter(|pid| last.processes.iter().any(|p| p.pid == **pid)).count();
         let mut launch = launch(command, root, Scope::Run, alive == 0);
         launch.survivors = after.scanned().iter().filter(|p| own.contains(&p.id.pid)).map(|p| p.id).collect();
