@@ -48,7 +48,9 @@ pub fn judge(observation: &Observation) -> Report {
     gaps.extend(run.trace.gaps.iter().cloned());
     gaps.extend(run.after.gaps.iter().cloned());
     gaps.extend(judged.iter().flat_map(|j| j.gaps.iter().cloned()));
-    gaps.extend(sight_gaps(run.after, &holders));
+    // Where nothing was left to explain nobody looked again.
+    let looked = if run.after.processes.is_some() { run.after } else { run.before };
+    gaps.extend(sight_gaps(looked, &holders));
     let torch = observation.torch.as_ref().map(|view| {
         let (processes, blind) = torch::processes(&run, view);
         gaps.extend(blind);

@@ -145,7 +145,7 @@ def server(t):
     t.clean_up(check)
 
 
-@case("7b", "server that never touches the GPU", pool=True)
+@case("7b", "server that never touches the GPU")
 def server_without_gpu(t):
     quoted = " ".join(map(str, holder(t.facts, "--no-gpu", "--role", "bystander")))
     check = t.check(["bash", "-c", f"{quoted} & exit 0"])

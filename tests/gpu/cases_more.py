@@ -69,7 +69,7 @@ def torchrun(t, *options):
     return [*TORCH, "-m", "torch.distributed.run", "--nproc-per-node", "2", *options, program("torch_rank.py"), t.facts]
 
 
-@case("12", "torchrun, two ranks, agent killed", group="more", pool=True)
+@case("12", "torchrun, two ranks, agent killed", group="more")
 def agent_killed(t):
     check = t.check(launcher(t.facts, "--wait", "holder:2", "--kill-role", "agent", run=torchrun(t)), limit=120)
     ranks = [f for f in roles.told(t.facts) if f["role"] == "holder"]

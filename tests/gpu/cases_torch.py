@@ -108,7 +108,7 @@ def article(t):
 
 @case("26b", "PyTorch: the article's own 1000 × 1000", group="torch")
 def article_small(t):
-    check, _, device, fact, listed = look(t, "article", "--side", 1000)
+    check, _, device, fact, listed = look(t, "article", "--side", "1000")
     split(t, device, fact, listed)
     named(t, device, "torch_view.global_tensor", "global", 4_000_000)
     t.want("3.8 MiB torch_view.global_tensor" in check.text("err"), "stderr does not say `3.8 MiB torch_view.global_tensor`")

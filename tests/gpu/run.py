@@ -80,7 +80,7 @@ def indent(text):
 
 def wanted(entry, only, groups, gpus):
     if only:
-        letterless = re.match(r"\d+", entry["id"])[0]
+        letterless = re.match(r"[A-Z]*\d+", entry["id"])[0]
         chosen = entry["id"] in only or letterless in only
     else:
         chosen = entry["group"] in groups
