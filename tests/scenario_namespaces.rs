@@ -161,9 +161,9 @@ fn a_holder_below_has_both_numbers() {
     assert!(end.stderr.contains(&format!("PID {outer}, PID {inner} inside its container")), "{}", end.stderr);
     // After the fact too.
     assert_eq!(rig.now().holder(outer)["inner_pid"], inner);
-    // The first process of a namespace ignores TERM that it does not handle when it comes from inside, not from here.
+    // The first process of a namespace takes no TERM that it does not handle.
     let advised = report.commands().into_iter().find(|c| c.contains(&outer.to_string())).unwrap().to_owned();
-    assert_eq!(advised, format!("kill {outer}"));
+    assert_eq!(advised, format!("kill -KILL {outer}"));
     rustix::process::kill_process(
         rustix::process::Pid::from_raw(i32::try_from(outer).unwrap()).unwrap(),
         rustix::process::Signal::KILL,

@@ -102,17 +102,17 @@ fn what_outlived_a_checked_run_is_an_orphan_and_what_a_snapshot_marked_is_not() 
     let marker = line.trim_end().strip_prefix("export GPURESID_RUN_ID=").expect("an export line");
     let parts: Vec<&str> = marker.split('-').collect();
     let boot = parts[0];
-    let start = |name: &str, marker: &str| {
+    let start = |name: &str, verbs: &str, marker: &str| {
         let mut command = std::process::Command::new("python3");
-        command.args(&rig.program(&format!("alloc 0 1GiB ready {name} hold"))[1..]);
+        command.args(&rig.program(verbs)[1..]);
         command.env("FAKE_NVML_LEDGER", rig.ledger.directory()).env("FAKE_DEV", rig.dev());
         command.env("GPURESID_RUN_ID", marker);
         let running = rig.launch(command);
         (rig.wait_for(name), running)
     };
-    // A number that no process can have, so its gpuresid is gone.
-    let (left, _left) = start("left", &format!("{boot}-4194305-1"));
-    let (meant, _meant) = start("meant", marker);
+    // A number that no process can have, so its gpuresid is gone; and so is what started it.
+    let (left, _left) = start("left", "daemonize-twice { alloc 0 1GiB ready left hold }", &format!("{boot}-4194305-1"));
+    let (meant, _meant) = start("meant", "alloc 0 1GiB ready meant hold", marker);
     let status = rig.run("status --json").json();
     assert_eq!(holder(&status, left)["cause"], "orphan");
     assert_eq!(holder(&status, meant)["cause"], "in_use");
