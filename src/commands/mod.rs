@@ -62,6 +62,7 @@ fn session_options(global: &Global) -> SessionOptions {
         selection: selection(global),
         open_timeout: global.nvml_timeout.unwrap_or(OPEN_TIMEOUT),
         look_timeout: global.nvml_timeout.unwrap_or(LOOK_TIMEOUT),
+        bar1: false,
     }
 }
 

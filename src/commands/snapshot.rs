@@ -4,7 +4,10 @@ use super::{driver_is_slow, marker, session_options, stdout};
 use crate::{
     cli::{Global, SnapshotArgs},
     exit::{self, Ending},
-    observe::{marker::snapshot_id, session::Session},
+    observe::{
+        marker::snapshot_id,
+        session::{Session, SessionOptions},
+    },
     report::{json, pending::Pending, redact},
 };
 
@@ -14,7 +17,8 @@ use crate::{
 /// If nothing could be read, or it cannot be written.
 pub(super) fn run(global: &Global, args: &SnapshotArgs) -> anyhow::Result<Ending> {
     let file = args.output.as_deref().map(Pending::open).transpose()?;
-    let mut snapshot = Session::open(&session_options(global), driver_is_slow)?.snapshot()?;
+    let options = SessionOptions { bar1: args.bar1, ..session_options(global) };
+    let mut snapshot = Session::open(&options, driver_is_slow)?.snapshot()?;
     if global.redact {
         redact::snapshot(&mut snapshot);
     }

@@ -27,7 +27,7 @@ const SLOW: Duration = Duration::from_secs(5);
 /// # Errors
 /// If nothing could be read.
 pub(super) fn run(global: &Global, args: &StatusArgs) -> anyhow::Result<Ending> {
-    let options = session_options(global);
+    let options = SessionOptions { bar1: args.bar1, ..session_options(global) };
     if let Some(every) = args.watch {
         return watch(&options, every, args, global.redact);
     }

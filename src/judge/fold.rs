@@ -4,8 +4,8 @@
 use super::{accounting::excess, lineage::descends};
 use crate::{
     model::{
-        Ancestor, Bytes, DeviceEvent, DeviceLook, DeviceTrace, Entry, EntryOrigin, Gap, Look, Move, Point, ProcId,
-        Process, ProcessCurve, Scope, Seen, Snapshot, Trace, Uuid,
+        Ancestor, Bytes, Device, DeviceEvent, DeviceTrace, Entry, EntryOrigin, Gap, Look, Move, Point, ProcId, Process,
+        ProcessCurve, Scope, Seen, Snapshot, SystemPages, Trace, Uuid,
     },
     text,
 };
@@ -47,6 +47,8 @@ struct DeviceFold {
     excess_last: Option<i128>,
     /// The context costs of a device that listed others before are theirs.
     listed_before: bool,
+    /// What no list names may be the operating system's.
+    system_pages: bool,
     origins: BTreeMap<Key, EntryOrigin>,
     last: BTreeMap<Key, Option<Bytes>>,
     stride: u64,
@@ -77,7 +79,7 @@ impl Fold {
             .devices
             .iter()
             .filter(|d| !d.identity.mig_parent)
-            .map(|d| (d.identity.uuid.clone(), DeviceFold::new(before, &d.identity.uuid, &d.look)))
+            .map(|d| (d.identity.uuid.clone(), DeviceFold::new(before, d)))
             .collect();
         Self {
             scope,
@@ -227,7 +229,7 @@ impl Fold {
     pub fn charge(&self) -> Charge {
         let mut charge = Charge { listed: self.last_readable.then_some(Bytes::ZERO), ..Charge::default() };
         for fold in self.devices.values() {
-            let mut others = fold.listed_before;
+            let mut others = fold.listed_before || fold.system_pages;
             for (key, bytes) in &fold.last {
                 let Some(origin) = fold.origins.get(key) else { continue };
                 if self.rule().charges(&self.seen, origin) {
@@ -300,7 +302,8 @@ fn note(gaps: &mut Vec<Gap>, gap: Gap) {
 }
 
 impl DeviceFold {
-    fn new(before: &Snapshot, uuid: &Uuid, look: &DeviceLook) -> Self {
+    fn new(before: &Snapshot, device: &Device) -> Self {
+        let (uuid, look) = (&device.identity.uuid, &device.look);
         let entries = look.entries.as_deref().unwrap_or_default();
         let origin = |e: &Entry| EntryOrigin {
             uuid: uuid.clone(),
@@ -329,6 +332,7 @@ impl DeviceFold {
             excess_before: excess,
             excess_last: excess,
             listed_before: !entries.is_empty(),
+            system_pages: device.identity.system_pages() != SystemPages::No,
             origins: entries.iter().map(|e| (key(e), origin(e))).collect(),
             last: entries.iter().map(|e| (key(e), e.bytes)).collect(),
             stride: 1,

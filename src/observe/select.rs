@@ -188,6 +188,8 @@ mod tests {
             minor: Some(index),
             mig: None,
             mig_parent: false,
+            addressing: None,
+            numa: None,
         }
     }
 

@@ -32,6 +32,8 @@ pub struct SessionOptions {
     pub open_timeout: Duration,
     /// Longest time for one look.
     pub look_timeout: Duration,
+    /// Snapshots have BAR1 memory too.
+    pub bar1: bool,
 }
 
 /// A driver that answers, and a `/proc` to go with it.
@@ -46,6 +48,7 @@ pub struct Session {
     began: Instant,
     /// The scan that ran while the driver opened; the first snapshot takes it.
     first_scan: Option<Scan>,
+    bar1: bool,
 }
 
 impl Session {
@@ -82,7 +85,18 @@ impl Session {
         let first_scan = scanner.join().ok();
         let mut observer = reader.observer();
         observer.tool_processes = client.tool_processes();
-        Ok(Self { client, messages, reader, observer, boot_id, inventory, selected, began, first_scan })
+        Ok(Self {
+            client,
+            messages,
+            reader,
+            observer,
+            boot_id,
+            inventory,
+            selected,
+            began,
+            first_scan,
+            bar1: options.bar1,
+        })
     }
 
     /// The devices that there are.
@@ -105,7 +119,10 @@ impl Session {
     /// # Errors
     /// If the driver does not answer.
     pub fn snapshot(&mut self) -> anyhow::Result<Snapshot> {
-        self.client.request_look(&self.selected);
+        match self.bar1 {
+            true => self.client.request_look_with_bar1(&self.selected),
+            false => self.client.request_look(&self.selected),
+        }
         let scan = self.first_scan.take();
         let look = self.wait_for_look()?;
         let mut scan = scan.unwrap_or_else(|| self.reader.scan(&listed_pids(&look)));

@@ -75,7 +75,12 @@ impl Client {
     /// Asks for one look at these devices (empty: all). Exactly one [`Message::Look`] follows.
     pub fn request_look(&self, devices: &[Uuid]) {
         // The thread ends only with this client.
-        let _ = self.events.send(Event::Request(Wanted::Look(devices.to_vec())));
+        let _ = self.events.send(Event::Request(Wanted::Look(devices.to_vec(), false)));
+    }
+
+    /// The same with BAR1 memory, which takes many times as long: for a single look, never for sampling.
+    pub fn request_look_with_bar1(&self, devices: &[Uuid]) {
+        let _ = self.events.send(Event::Request(Wanted::Look(devices.to_vec(), true)));
     }
 
     /// Asks how the devices are set up. Exactly one answer comes through `answer`, under the deadline of a look.
@@ -187,7 +192,9 @@ impl<D: Fn(Message)> Driver<D> {
                     let patience_ms = patience_ms(self.options.look_timeout);
                     let ask = match self.queue.front() {
                         Some(Wanted::Facts(_)) => Ask::Facts,
-                        Some(Wanted::Look(devices)) => Ask::Look { devices: devices.clone(), patience_ms },
+                        Some(Wanted::Look(devices, bar1)) => {
+                            Ask::Look { devices: devices.clone(), bar1: *bar1, patience_ms }
+                        }
                         None => return,
                     };
                     match self.send(ask) {
@@ -309,7 +316,7 @@ impl<D: Fn(Message)> Driver<D> {
     fn answer(&mut self, say: Say) {
         self.head_until = None;
         match (self.queue.pop_front(), say) {
-            (Some(Wanted::Look(_)), Say::Look(result)) => (self.deliver)(Message::Look(result)),
+            (Some(Wanted::Look(..)), Say::Look(result)) => (self.deliver)(Message::Look(result)),
             (Some(Wanted::Facts(to)), Say::Facts(result)) => {
                 // Whoever asked may be gone.
                 let _ = to.send(result);

@@ -166,9 +166,9 @@ trait DeviceSource {
     /// The devices that there are.
     fn inventory(&mut self) -> Result<Inventory, Failure>;
 
-    /// One look at these devices (empty: all), in the order of the inventory, `at_ms` 0. A device that has not answered
-    /// after `patience` is a gap, if another has.
-    fn look(&mut self, devices: &[Uuid], patience: Duration) -> Result<Look, Failure>;
+    /// One look at these devices (empty: all), in the order of the inventory, `at_ms` 0, with their BAR1 memory if that
+    /// is wanted. A device that has not answered after `patience` is a gap, if another has.
+    fn look(&mut self, devices: &[Uuid], bar1: bool, patience: Duration) -> Result<Look, Failure>;
 
     /// How the devices are set up.
     fn facts(&mut self) -> Result<DriverFacts, Failure>;
@@ -182,7 +182,7 @@ impl DeviceSource for simulated::Simulated {
         Self::inventory(self)
     }
 
-    fn look(&mut self, devices: &[Uuid], _: Duration) -> Result<Look, Failure> {
+    fn look(&mut self, devices: &[Uuid], _bar1: bool, _: Duration) -> Result<Look, Failure> {
         Self::look(self, devices)
     }
 

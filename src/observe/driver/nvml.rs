@@ -13,7 +13,9 @@ use super::{
     readers::Readers,
     slot::Slot,
 };
-use crate::model::{DeviceEvent, DeviceIdentity, DriverFacts, DriverInfo, DriverSource, Gap, Look, MigIdentity, Uuid};
+use crate::model::{
+    ConfCompute, DeviceEvent, DeviceIdentity, DriverFacts, DriverInfo, DriverSource, Gap, Look, MigIdentity, Uuid,
+};
 use nvml_wrapper::{Device, Nvml as Library, error::NvmlError};
 use std::{
     collections::BTreeMap,
@@ -29,6 +31,7 @@ pub(super) struct Nvml {
     readers: Readers,
     inventory: Inventory,
     events: Option<Events>,
+    conf_compute: Option<ConfCompute>,
 }
 
 impl Nvml {
@@ -46,7 +49,12 @@ impl Nvml {
         if count == 0 {
             return Err(library::no_gpu());
         }
-        let (slots, cuda_version) = open_all(library, symbols, count, patience);
+        about_to(Call::ConfCompute, None);
+        let conf_compute = symbols.conf_compute().ok();
+        let (mut slots, cuda_version) = open_all(library, symbols, count, patience);
+        for slot in &mut slots {
+            slot.confidential = conf_compute.is_some_and(|state| state.on);
+        }
         about_to(Call::Version, None);
         let (answers, interposed) = interposed::look(&symbols.addresses(), explicit);
         let driver = DriverInfo {
@@ -67,7 +75,7 @@ impl Nvml {
         });
         done();
         let inventory = Inventory { driver, devices, gaps };
-        Ok(Self { readers: Readers::new(slots), inventory, events: events.flatten() })
+        Ok(Self { readers: Readers::new(slots), inventory, events: events.flatten(), conf_compute })
     }
 }
 
@@ -178,6 +186,10 @@ fn open_gpu(library: &'static Library, symbols: Symbols, index: u32) -> Vec<Slot
         Ok(uuid) => identity.uuid = Uuid(uuid),
         Err(e) => nameless = Some(Gap::new(identity.label(), format!("reading its UUID: {}", Code::from(&e)))),
     }
+    about_to(Call::Addressing, Some(index));
+    // Both calls are younger than most drivers; where they are missing nothing is known, and nothing is missing.
+    identity.addressing = symbols.addressing(&device).ok();
+    identity.numa = symbols.numa(&device).ok();
     about_to(Call::Mig, Some(index));
     identity.mig_parent = device.mig_mode().is_ok_and(|mode| mode.current == 1);
     let parts = if identity.mig_parent { instances(&device, symbols, &identity) } else { Vec::new() };
@@ -199,6 +211,8 @@ fn unnamed(index: u32) -> DeviceIdentity {
         minor: None,
         mig: None,
         mig_parent: false,
+        addressing: None,
+        numa: None,
     }
 }
 
@@ -226,8 +240,8 @@ impl DeviceSource for Nvml {
         Ok(self.inventory.clone())
     }
 
-    fn look(&mut self, devices: &[Uuid], patience: Duration) -> Result<Look, Failure> {
-        let devices = self.readers.look(devices, patience);
+    fn look(&mut self, devices: &[Uuid], bar1: bool, patience: Duration) -> Result<Look, Failure> {
+        let devices = self.readers.look(devices, bar1, patience);
         done();
         Ok(Look { at_ms: 0, devices })
     }
@@ -235,7 +249,7 @@ impl DeviceSource for Nvml {
     fn facts(&mut self) -> Result<DriverFacts, Failure> {
         let devices = self.readers.at_hand().filter(|slot| slot.identity.mig.is_none()).map(Slot::facts).collect();
         done();
-        Ok(DriverFacts { mapped: library::mapped_files(), devices })
+        Ok(DriverFacts { mapped: library::mapped_files(), conf_compute: self.conf_compute, devices })
     }
 
     fn poll_events(&mut self) -> Vec<DeviceEvent> {

@@ -86,7 +86,8 @@ fn stands_out(page: &mut Page<'_>, report: &StatusReport) -> io::Result<()> {
 }
 
 fn device_table(page: &mut Page<'_>, report: &StatusReport) -> io::Result<()> {
-    let mut grid = Grid::new([
+    let with_bar1 = report.devices.iter().any(|d| d.bar1_total_bytes.is_some());
+    let mut columns = vec![
         Column::left("DEVICE"),
         Column::flexible("NAME"),
         Column::right("TOTAL"),
@@ -94,9 +95,13 @@ fn device_table(page: &mut Page<'_>, report: &StatusReport) -> io::Result<()> {
         Column::right("USED ="),
         Column::right("LISTED +"),
         Column::right("UNLISTED"),
-    ]);
+    ];
+    if with_bar1 {
+        columns.extend([Column::right("BAR1 USED"), Column::right("BAR1 TOTAL")]);
+    }
+    let mut grid = Grid::new(columns);
     for d in &report.devices {
-        grid.row([
+        let mut row = vec![
             words::device(d.index, &d.uuid),
             d.name.clone().unwrap_or_else(|| "?".into()),
             words::amount(d.total_bytes),
@@ -104,7 +109,11 @@ fn device_table(page: &mut Page<'_>, report: &StatusReport) -> io::Result<()> {
             words::amount(d.used_bytes),
             words::amount(d.listed_bytes),
             words::signed(d.unaccounted_bytes),
-        ]);
+        ];
+        if with_bar1 {
+            row.extend([words::amount(d.bar1_used_bytes), words::amount(d.bar1_total_bytes)]);
+        }
+        grid.row(row);
     }
     page.line("")?;
     grid.write(page.style, page.out)

@@ -291,6 +291,8 @@ fn status_device(index: u32, used: Option<u64>, listed: Option<u64>) -> DeviceSt
         listed_bytes: listed.map(Bytes::mib),
         unaccounted_bytes: used.zip(listed).map(|(u, l)| (i64::try_from(u).unwrap() - i64::try_from(l).unwrap()) << 20),
         context_cost_bytes: Bytes::ZERO,
+        bar1_total_bytes: None,
+        bar1_used_bytes: None,
     }
 }
 

@@ -35,6 +35,7 @@ fn script(body: &str) -> String {
         entries: None,
         list_api: None,
         utilization_percent: None,
+        bar1: None,
         gaps: Vec::new(),
     };
     let look = Say::Look(Ok(Look { at_ms: 0, devices: vec![device("NAME")] }));
