@@ -82,7 +82,7 @@ impl Cli {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Where to look")]
 pub struct Global {
-    /// Only these GPUs: number, start of a GPU-/MIG- UUID, or PCI id [default: all]
+    /// Only these GPUs: number, start of a GPU-/MIG- UUID, PCI id, or all [default: all]
     #[arg(
         long,
         short = 'i',

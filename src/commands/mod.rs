@@ -67,7 +67,9 @@ fn session_options(global: &Global) -> SessionOptions {
 }
 
 fn selection(global: &Global) -> Selection {
-    Selection { selectors: global.gpu.clone(), visible: global.visible.then(Visible::from_env) }
+    let is_set = std::env::var_os("GPURESID_GPU").is_some();
+    let from = is_set.then(|| usage::variable_behind("gpu", std::env::args_os(), |name| std::env::var_os(name)));
+    Selection { selectors: global.gpu.clone(), from: from.flatten(), visible: global.visible.then(Visible::from_env) }
 }
 
 fn limits(args: &LimitArgs) -> Limits {

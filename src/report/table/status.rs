@@ -63,6 +63,10 @@ fn headline(page: &mut Page<'_>, report: &StatusReport) -> io::Result<()> {
     versions.extend(report.cuda_version.as_ref().map(|v| format!("CUDA {v}")));
     let versions = if versions.is_empty() { String::new() } else { format!(" ({})", versions.join(", ")) };
     let label = if report.simulated { "Simulated GPU, not a real one: " } else { "GPU memory: " };
+    let plain = text::clean(&format!("{used}{versions}"));
+    if page.style.width.is_some_and(|columns| text::width(label) + text::width(&plain) > usize::from(columns)) {
+        return page.paragraph("", &format!("{label}{plain}"));
+    }
     let used = page.style.bold(&used);
     page.line(&format!("{label}{used}{}", page.style.dim(&text::clean(&versions))))
 }
@@ -79,7 +83,10 @@ fn stands_out(page: &mut Page<'_>, report: &StatusReport) -> io::Result<()> {
         .collect();
     if !odd.is_empty() {
         let line = format!("Look at {}.", words::list(&odd));
-        return page.line(&page.style.strong(AnsiColor::Yellow, &line));
+        for line in text::wrap(&line, page.style.width.map(usize::from)) {
+            page.line(&page.style.strong(AnsiColor::Yellow, &line))?;
+        }
+        return Ok(());
     }
     let quiet = report.ghosts.is_empty() && report.findings.is_empty() && report.gaps.is_empty();
     if quiet { page.line("Nothing stands out.") } else { Ok(()) }
