@@ -5,9 +5,12 @@
 //! searched for the same words, because sentences quote them. Program names stay: without them nobody could tell who
 //! is meant.
 
+mod quotes;
+
 use crate::model::{
     DoctorReport, Ghost, Holder, Launch, Observation, Process, ReclaimReport, Report, Snapshot, StatusReport, Trace,
 };
+use quotes::{hide_homes, hide_quoted, hide_word, program};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -160,12 +163,6 @@ fn hide_person(fields: &mut serde_json::Map<String, Value>) {
     }
 }
 
-/// The program of a command line, without its directory: a home directory names its user.
-fn program(line: &str) -> &str {
-    let first = line.split_whitespace().next().unwrap_or_default();
-    first.rsplit('/').next().unwrap_or(first)
-}
-
 fn hide_argv(argv: &mut Vec<String>) {
     let Some(first) = argv.first() else { return };
     let more = argv.len() > 1 || first.split_whitespace().nth(1).is_some();
@@ -302,27 +299,6 @@ fn is_number(text: &str) -> bool {
     text.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// Where people's files are: a path below names them, whoever mentions it.
-const HOMES: [&str; 4] = ["/home/", "/root/", "/Users/", "/users/"];
-
-/// Replaces every path below a home, to its end: the closing quote, else the next space or mark.
-fn hide_homes(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = HOMES.iter().filter_map(|home| rest.find(home)).min() {
-        let (lead, path) = rest.split_at(at);
-        out.push_str(lead);
-        out.push_str(HIDDEN);
-        let end = match lead.chars().next_back().filter(|c| matches!(c, '\'' | '"' | '`')) {
-            Some(quote) => path.find(quote),
-            None => path.find(|c: char| c.is_whitespace() || "'\"`,;:()[]{}<>|&".contains(c)),
-        };
-        rest = path.get(end.unwrap_or(path.len())..).unwrap_or_default();
-    }
-    out.push_str(rest);
-    out
-}
-
 /// Whether an argument could tell somebody something and is no ordinary word of our sentences.
 fn telling(word: &str) -> bool {
     word.chars().count() >= 4
@@ -331,48 +307,6 @@ fn telling(word: &str) -> bool {
         && !word.chars().all(char::is_alphabetic)
         && !word.starts_with("/dev/")
         && word != HIDDEN
-}
-
-/// Replaces each quotation of `line` that goes beyond its program, however short it was cut.
-fn hide_quoted(text: &str, line: &str) -> String {
-    let head = line.find(char::is_whitespace).map_or(line.len(), |at| at + 1);
-    let Some(start) = line.get(..head).filter(|s| s.len() < line.len()) else { return text.to_owned() };
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find(start) {
-        let quoted = rest.get(at..).unwrap_or_default();
-        let same: usize = quoted.chars().zip(line.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();
-        out.push_str(rest.get(..at).unwrap_or_default());
-        out.push_str(program(start));
-        out.push(' ');
-        if same > start.len() {
-            out.push_str(HIDDEN);
-        }
-        rest = quoted.get(same..).unwrap_or_default();
-    }
-    out.push_str(rest);
-    out
-}
-
-/// Replaces `word` where it stands alone.
-fn hide_word(text: &str, word: &str) -> String {
-    let part = |c: char| c.is_alphanumeric() || c == '_';
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    let mut before = None;
-    while let Some(at) = rest.find(word) {
-        let (lead, found) = rest.split_at(at);
-        let after = found.get(word.len()..).unwrap_or_default();
-        let left = lead.chars().next_back().or(before);
-        let alone =
-            !(left.is_some_and(part) && word.starts_with(part) || after.starts_with(part) && word.ends_with(part));
-        out.push_str(lead);
-        out.push_str(if alone { HIDDEN } else { word });
-        before = word.chars().next_back();
-        rest = after;
-    }
-    out.push_str(rest);
-    out
 }
 
 #[cfg(test)]
