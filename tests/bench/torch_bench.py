@@ -1,10 +1,11 @@
 """What `check --torch` costs: the start of Python, training, the exit.
 
-    python3 tests/bench/torch_bench.py --binary target/release/gpuresid [--pairs 16] [--steps 8000] [--json FILE]
+    python3 tests/bench/torch_bench.py --binary target/release/gpuresid [--pairs 16] [--steps 2000] [--only training]
+        [--budget 200] [--json FILE]
 
 Each is measured in pairs, with and without, in an order that alternates, so that what drifts falls on both sides; told
 are the difference and its 95 % interval. On a machine with two GPUs the two of a pair run beside each other, a GPU each,
-and change GPUs from pair to pair. Without PyTorch or a GPU only the start is measured. Exit code: 0 all within the
+and change GPUs from pair to pair. No pair is begun after `--budget` seconds of one measurement. Without PyTorch or a GPU only the start is measured. Exit code: 0 all within the
 limits (start 10 ms, training 1 %, exit with 10,000 live tensors 150 ms), 1 not.
 """
 
@@ -46,8 +47,10 @@ def environment(**more):
 
 def pairs(count, measure):
     """`measure(with_it)` in alternating order; the first pair warms caches and does not count."""
-    found = []
+    found, end = [], time.monotonic() + BUDGET
     for turn in range(count + 1):
+        if len(found) > 1 and time.monotonic() > end:
+            break
         order = (False, True) if turn % 2 else (True, False)
         one = {with_it: measure(with_it) for with_it in order}
         if turn:
@@ -66,9 +69,11 @@ def pairs_on_gpus(count, folder, measure):
         places.append((place, environment(CUDA_VISIBLE_DEVICES=str(gpu))))
     if not several:
         return pairs(count, lambda with_it: measure(*places[0], with_it))
-    found = []
+    found, end = [], time.monotonic() + BUDGET
     with concurrent.futures.ThreadPoolExecutor(2) as both:
         for turn in range(count + 1):
+            if len(found) > 1 and time.monotonic() > end:
+                break
             sides = [both.submit(measure, *places[(turn + with_it) % 2], bool(with_it)) for with_it in (0, 1)]
             one = [side.result() for side in sides]
             if turn:
@@ -126,13 +131,21 @@ def exits(binary, folder, count):
     return pairs_on_gpus(count, folder, measure)
 
 
+BUDGET = 200.0
+
+
 def main():
+    global BUDGET
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--binary", required=True)
     parser.add_argument("--pairs", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=8000)
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--only", choices=("start", "exit", "training"))
+    parser.add_argument("--budget", type=float, default=BUDGET)
     parser.add_argument("--json")
     args = parser.parse_args()
+    BUDGET = args.budget
+    wanted = {args.only} if args.only else {"start", "exit", "training"}
     binary = os.path.abspath(args.binary)
     rows, over = [], []
 
@@ -146,11 +159,14 @@ def main():
         print(f"{name}: {mean:+.2f} ± {half:.2f} {unit} (95 %, {len(found)} pairs; median without {without:.2f}; limit {limit})", flush=True)
 
     with tempfile.TemporaryDirectory(prefix="torch-bench-") as folder:
-        tell("start of Python without torch", start(folder, max(args.pairs, 30)), "ms", 10)
+        if "start" in wanted:
+            tell("start of Python without torch", start(folder, max(args.pairs, 30)), "ms", 10)
         if importlib.util.find_spec("torch") is None:
             print("no PyTorch: training and exit are left out")
-        else:
+            wanted.clear()
+        if "exit" in wanted:
             tell("exit with 10,000 live tensors", exits(binary, folder, args.pairs), "ms", 150)
+        if "training" in wanted:
             tell("training", training(binary, folder, args.pairs, args.steps), "%", 1, relative=True)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
