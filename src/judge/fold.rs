@@ -1,11 +1,11 @@
 //! Folds the looks of a run into a [`Trace`] as they come in, so that a run of weeks needs no more room than one of
 //! seconds, and tells settling what is charged right now.
 
-use super::{accounting::excess, lineage::descends};
+use super::accounting::excess;
 use crate::{
     model::{
         Ancestor, Bytes, DeviceEvent, DeviceLook, DeviceTrace, Entry, EntryOrigin, Gap, Look, Move, Point, ProcId,
-        Process, ProcessCurve, Scope, Seen, Snapshot, Trace, Uuid,
+        Process, ProcessCurve, RunTree, Scope, Seen, Snapshot, Trace, Uuid,
     },
     text,
 };
@@ -55,10 +55,7 @@ struct DeviceFold {
 /// Folds looks as they come in.
 #[derive(Debug)]
 pub struct Fold {
-    scope: Scope,
-    root: Option<ProcId>,
-    /// What is older than the command is not of the run.
-    command: Option<ProcId>,
+    rule: Rule,
     devices: BTreeMap<Uuid, DeviceFold>,
     seen: BTreeMap<ProcId, Seen>,
     /// Who has a number that NVML newly lists, until the look that lists it is folded.
@@ -80,9 +77,7 @@ impl Fold {
             .map(|d| (d.identity.uuid.clone(), DeviceFold::new(before, &d.identity.uuid, &d.look)))
             .collect();
         Self {
-            scope,
-            root,
-            command: None,
+            rule: Rule { scope, tree: RunTree { root, command: None } },
             devices,
             seen: BTreeMap::new(),
             fresh: BTreeMap::new(),
@@ -93,10 +88,10 @@ impl Fold {
         }
     }
 
-    /// The command, once it is started: processes that are older are not charged, wherever they stand.
+    /// The command, once it is started: processes that are older, and theirs, are not charged wherever they stand.
     #[must_use]
     pub fn of_command(mut self, command: ProcId) -> Self {
-        self.command = Some(command);
+        self.rule.tree.command = Some(command);
         self
     }
 
@@ -197,7 +192,7 @@ impl Fold {
                     }
                 }
             }
-            let rule = Rule { scope: self.scope, root: self.root, command: self.command };
+            let rule = self.rule;
             let charged = |origin: &EntryOrigin| rule.charges(&self.seen, origin);
             fold.step(look.at_ms, memory.used, entries, excess(reading), settling, &charged);
         }
@@ -219,10 +214,6 @@ impl Fold {
         self.events.extend(events.into_iter().take(room));
     }
 
-    fn rule(&self) -> Rule {
-        Rule { scope: self.scope, root: self.root, command: self.command }
-    }
-
     /// What is charged by the last look.
     pub fn charge(&self) -> Charge {
         let mut charge = Charge { listed: self.last_readable.then_some(Bytes::ZERO), ..Charge::default() };
@@ -230,7 +221,7 @@ impl Fold {
             let mut others = fold.listed_before;
             for (key, bytes) in &fold.last {
                 let Some(origin) = fold.origins.get(key) else { continue };
-                if self.rule().charges(&self.seen, origin) {
+                if self.rule.charges(&self.seen, origin) {
                     charge.entries += 1;
                     charge.listed = charge.listed.zip(*bytes).map(|(sum, b)| sum + b);
                 } else {
@@ -270,22 +261,18 @@ impl Fold {
 #[derive(Debug, Clone, Copy)]
 struct Rule {
     scope: Scope,
-    root: Option<ProcId>,
-    command: Option<ProcId>,
+    tree: RunTree,
 }
 
 impl Rule {
     /// Whether an entry is charged to the run, as far as a look can tell.
     fn charges(self, seen: &BTreeMap<ProcId, Seen>, origin: &EntryOrigin) -> bool {
-        match self.scope {
-            Scope::Run => origin.first_ms > 0 && origin.id.and_then(|id| seen.get(&id)).is_some_and(|s| self.is_own(s)),
-            Scope::New | Scope::Device => origin.first_ms > 0,
-        }
-    }
-
-    fn is_own(self, seen: &Seen) -> bool {
-        let older = self.command.is_some_and(|command| seen.id.start_ticks < command.start_ticks);
-        !older && descends(&seen.ancestors, self.root)
+        let own = |id| seen.get(&id).is_some_and(|s| self.tree.has(id, &s.ancestors));
+        origin.first_ms > 0
+            && match self.scope {
+                Scope::Run => origin.id.is_some_and(own),
+                Scope::New | Scope::Device => true,
+            }
     }
 }
 
