@@ -67,6 +67,12 @@ impl<'a> Run<'a> {
         self.before.device(uuid)
     }
 
+    /// What is known of the processes is from before the command: nothing was left to explain at the end, or they could
+    /// not be read.
+    pub(crate) fn looked_only_before(&self) -> bool {
+        self.after.processes.is_none() && self.before.processes.is_some()
+    }
+
     /// It held memory, or could, in the before-look.
     pub(crate) fn stood_before(&self, id: ProcId) -> bool {
         let listed =

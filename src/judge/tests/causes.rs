@@ -482,3 +482,16 @@ fn what_a_bystander_starts_is_not_the_runs() {
         assert_eq!(holder(&report.holders, 71).cause, Cause::NewNeighbour);
     }
 }
+
+#[test]
+fn who_was_not_looked_at_again_is_told_as_of_then() {
+    let neighbour = cuda(71, shell());
+    let before = || snapshot(listed(&[(71, 4000)]), vec![neighbour.clone()]);
+    let again = |report: &Report| holder(&report.holders, 71).why.iter().any(|why| why.contains("not looked at again"));
+    let mut after = before();
+    assert!(!again(&run(before(), &[], after.clone())));
+    after.processes = None;
+    let report = run(before(), &[], after);
+    assert!(again(&report), "{:?}", report.holders);
+    assert_eq!(holder(&report.holders, 71).held(), Bytes::mib(4000));
+}
