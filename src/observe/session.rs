@@ -12,7 +12,7 @@ use crate::model::{BootId, Gap, Look, Observer, Snapshot, Uuid};
 use anyhow::Context;
 use std::{
     sync::mpsc::{Receiver, RecvTimeoutError, channel},
-    thread,
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -45,7 +45,7 @@ pub struct Session {
     selected: Vec<Uuid>,
     began: Instant,
     /// The scan that ran while the driver opened; the first snapshot takes it.
-    first_scan: Option<Scan>,
+    first_scan: Option<JoinHandle<Scan>>,
 }
 
 impl Session {
@@ -79,10 +79,9 @@ impl Session {
         };
         let inventory = wait_for_opened(&messages, slow)?;
         let selected = options.selection.resolve(&inventory)?;
-        let first_scan = scanner.join().ok();
         let mut observer = reader.observer();
         observer.tool_processes = client.tool_processes();
-        Ok(Self { client, messages, reader, observer, boot_id, inventory, selected, began, first_scan })
+        Ok(Self { client, messages, reader, observer, boot_id, inventory, selected, began, first_scan: Some(scanner) })
     }
 
     /// The devices that there are.
@@ -106,11 +105,11 @@ impl Session {
     /// If the driver does not answer.
     pub fn snapshot(&mut self) -> anyhow::Result<Snapshot> {
         self.client.request_look(&self.selected);
-        let scan = self.first_scan.take();
+        let observer = self.observer();
         let look = self.wait_for_look()?;
+        let scan = self.first_scan.take().and_then(|scanner| scanner.join().ok());
         let mut scan = scan.unwrap_or_else(|| self.reader.scan(&listed_pids(&look)));
         self.complete(&mut scan, &look);
-        let observer = self.observer();
         marker::look_for_watchers(&self.reader, &self.boot_id, observer.pid_namespace, &mut scan.processes);
         Ok(assemble(SnapshotParts {
             inventory: &self.inventory,
@@ -127,7 +126,9 @@ impl Session {
     ///
     /// # Errors
     /// If the driver does not answer.
-    pub fn look(&self) -> anyhow::Result<Look> {
+    pub fn look(&mut self) -> anyhow::Result<Look> {
+        // By the time of a later snapshot it would be old.
+        self.first_scan = None;
         self.client.request_look(&self.selected);
         self.wait_for_look()
     }

@@ -1,13 +1,15 @@
 """What `check --torch` costs: the start of Python, training, the exit.
 
-    python3 tests/bench/torch_bench.py --binary target/release/gpuresid [--pairs 12] [--steps 12000] [--json FILE]
+    python3 tests/bench/torch_bench.py --binary target/release/gpuresid [--pairs 16] [--steps 8000] [--json FILE]
 
 Each is measured in pairs, with and without, in an order that alternates, so that what drifts falls on both sides; told
-are the difference and its 95 % interval. Without PyTorch or a GPU only the start is measured. Exit code: 0 all within
-the limits (start 10 ms, training 1 %, exit with 10,000 live tensors 150 ms), 1 not.
+are the difference and its 95 % interval. On a machine with two GPUs the two of a pair run beside each other, a GPU each,
+and change GPUs from pair to pair. Without PyTorch or a GPU only the start is measured. Exit code: 0 all within the
+limits (start 10 ms, training 1 %, exit with 10,000 live tensors 150 ms), 1 not.
 """
 
 import argparse
+import concurrent.futures
 import importlib.util
 import json
 import math
@@ -53,6 +55,27 @@ def pairs(count, measure):
     return found
 
 
+def pairs_on_gpus(count, folder, measure):
+    """`measure(folder, environment, with_it)`; on two GPUs at once, where there are two."""
+    listed = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, text=True, check=False).stdout
+    several = sum(line.startswith("GPU ") for line in listed.splitlines()) > 1
+    places = []
+    for gpu in (0, 1):
+        place = os.path.join(folder, f"gpu{gpu}")
+        os.makedirs(place, exist_ok=True)
+        places.append((place, environment(CUDA_VISIBLE_DEVICES=str(gpu))))
+    if not several:
+        return pairs(count, lambda with_it: measure(*places[0], with_it))
+    found = []
+    with concurrent.futures.ThreadPoolExecutor(2) as both:
+        for turn in range(count + 1):
+            sides = [both.submit(measure, *places[(turn + with_it) % 2], bool(with_it)) for with_it in (0, 1)]
+            one = [side.result() for side in sides]
+            if turn:
+                found.append((one[0], one[1]))
+    return found
+
+
 def start(folder, count):
     probe = os.path.join(folder, "probe")
     os.mkdir(probe)
@@ -68,11 +91,11 @@ def start(folder, count):
     return pairs(count, measure)
 
 
-def checked(binary, folder, with_it, *words):
+def checked(binary, folder, env, with_it, *words):
     out = os.path.join(folder, "told")
     option = ["--torch"] if with_it else []
     argv = [binary, "check", "--quiet", *option, "--report", f"json:{folder}/report.json", "--", sys.executable, PROGRAM, out, *words]
-    done = subprocess.run(argv, env=environment(), stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(argv, env=env, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(argv)} ended with {done.returncode}: {done.stderr[-400:]}")
     with open(out, encoding="ascii") as file:
@@ -85,14 +108,14 @@ def checked(binary, folder, with_it, *words):
 
 
 def training(binary, folder, count, steps):
-    return pairs(count, lambda with_it: checked(binary, folder, with_it, str(steps))[0])
+    return pairs_on_gpus(count, folder, lambda place, env, with_it: checked(binary, place, env, with_it, str(steps))[0])
 
 
 def exits(binary, folder, count):
     """From the program's last line to the end of gpuresid, which follows the command's by a few milliseconds."""
 
-    def measure(with_it):
-        told, report = checked(binary, folder, with_it, "tensors", "10000")
+    def measure(place, env, with_it):
+        told, report = checked(binary, place, env, with_it, "tensors", "10000")
         taken = (time.monotonic() - told) * 1000
         if with_it:
             live = report["torch"][0]["devices"][0]["live"]
@@ -100,14 +123,14 @@ def exits(binary, folder, count):
                 raise RuntimeError(f"the tensors were not named: {json.dumps(live)[:400]}")
         return taken
 
-    return pairs(count, measure)
+    return pairs_on_gpus(count, folder, measure)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--binary", required=True)
-    parser.add_argument("--pairs", type=int, default=12)
-    parser.add_argument("--steps", type=int, default=12000)
+    parser.add_argument("--pairs", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=8000)
     parser.add_argument("--json")
     args = parser.parse_args()
     binary = os.path.abspath(args.binary)
@@ -127,7 +150,7 @@ def main():
         if importlib.util.find_spec("torch") is None:
             print("no PyTorch: training and exit are left out")
         else:
-            tell("exit with 10,000 live tensors", exits(binary, folder, max(3, args.pairs // 2)), "ms", 150)
+            tell("exit with 10,000 live tensors", exits(binary, folder, args.pairs), "ms", 150)
             tell("training", training(binary, folder, args.pairs, args.steps), "%", 1, relative=True)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
