@@ -159,32 +159,29 @@ os.execvp(sys.argv[1], sys.argv[1:])";
     rig.start_of(&line).wait().expect_code(9);
 }
 
+/// `timeout` ends a check after 4 s: the command gets one TERM, and may go on until it is told to end.
+fn one_signal_of(rig: &Rig, timeout: &[&str], options: &str) {
+    let mut line = words(timeout);
+    line.extend(check_line(rig, options, &listener(rig)));
+    let run = rig.start_of(&line);
+    rig.wait_for("up");
+    wait_for_got(rig, "SIGTERM");
+    nothing_follows(rig, "SIGTERM");
+    rig.mark("go");
+    run.wait().expect_code(124);
+}
+
 #[test]
 fn timeout_ends_the_command_with_one_signal() {
     let rig = Rig::new();
     let options = format!("--report {}", rig.path("r.json").display());
-    let mut line = words(&["timeout", "--kill-after", "40", "4"]);
-    line.extend(check_line(&rig, &options, &listener(&rig)));
-    let run = rig.start_of(&line);
-    rig.wait_for("up");
-    wait_for_got(&rig, "SIGTERM");
-    nothing_follows(&rig, "SIGTERM");
-    rig.mark("go");
-    run.wait().expect_code(124);
+    one_signal_of(&rig, &["timeout", "--kill-after", "40", "4"], &options);
     assert_eq!(rig.report("r.json")["command"]["exit_code"], 0);
 }
 
 #[test]
 fn timeout_in_the_foreground_reaches_the_command_through_us() {
-    let rig = Rig::new();
-    let mut line = words(&["setsid", "--wait", "timeout", "--foreground", "--kill-after", "40", "4"]);
-    line.extend(check_line(&rig, "", &listener(&rig)));
-    let run = rig.start_of(&line);
-    rig.wait_for("up");
-    wait_for_got(&rig, "SIGTERM");
-    nothing_follows(&rig, "SIGTERM");
-    rig.mark("go");
-    run.wait().expect_code(124);
+    one_signal_of(&Rig::new(), &["setsid", "--wait", "timeout", "--foreground", "--kill-after", "40", "4"], "");
 }
 
 #[test]

@@ -156,6 +156,32 @@ fn children_from_before_us_are_not_the_runs() {
 }
 
 #[test]
+fn what_such_a_child_starts_is_not_the_runs_either() {
+    // An entrypoint: a shell starts an agent and then becomes us; the agent starts a holder while the command runs.
+    let rig = Rig::new();
+    let agent = rig.program("wait-file up spawn { alloc 0 3GiB ready beside hold } hold");
+    let options = format!("--sample 20ms {}", report_option(&rig));
+    let command = rig.check_of(&options, &rig.program("alloc 0 1GiB ready up wait-file beside wait-file go"));
+    let mut argv = words(&["sh", "-c", "python3 \"$0\" $1 & shift; exec \"$@\""]);
+    argv.push(agent[1].clone());
+    argv.push(agent[2..].join(" ".as_ref()));
+    argv.extend(std::iter::once(command.get_program()).chain(command.get_args()).map(Into::into));
+    let run = rig.start_of(&argv);
+    let beside = rig.wait_for("beside");
+    rig.wait_for_looks();
+    rig.mark("go");
+    run.wait().expect_code(0);
+    let report = rig.report("r.json");
+    assert_eq!((&report["verdict"], survivors(&report)), (&"clean".into(), vec![]));
+    let device = &report["devices"][0];
+    assert_eq!(device["charged_residue_max_bytes"], 0);
+    let peak = device["command_peak_bytes"].as_u64().unwrap();
+    assert!((GIB..2 * GIB).contains(&peak), "the holder beside it is counted: {peak}");
+    let holder = report["holders"].as_array().unwrap().iter().find(|h| h["pid"] == beside).unwrap();
+    assert_eq!((&holder["cause"], &holder["lineage"]), (&"new_neighbour".into(), &"foreign".into()));
+}
+
+#[test]
 fn as_the_first_process_of_a_namespace() {
     let rig = Rig::new();
     let inside = |options: &str, argv: &[OsString]| {

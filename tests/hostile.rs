@@ -90,24 +90,24 @@ fn a_hostile_holder_is_shown_safely_everywhere() {
     holder.wait();
 }
 
+/// A program that leaves one behind, both with `also` among their words.
+fn leaves_one<'a>(also: &[&'a str]) -> Vec<&'a str> {
+    let block: [&[&str]; 5] = [
+        also,
+        &["spawn-session", "{", "alloc", "0", "1GiB"],
+        also,
+        &["ready", "up", "hold", "}"],
+        &["wait-file", "up"],
+    ];
+    block.concat()
+}
+
 #[test]
 fn a_hostile_command_is_reported_safely() {
     let rig = Rig::new();
     let (report, looks) = (rig.path("r.json"), rig.path("o.json"));
     let options = format!("--settle 1s --report {} --report observation:{}", report.display(), looks.display());
-    let argv = rig.program_of(hostile(&[
-        "spawn-session",
-        "{",
-        "alloc",
-        "0",
-        "1GiB",
-        "ready",
-        "up",
-        "hold",
-        "}",
-        "wait-file",
-        "up",
-    ]));
+    let argv = rig.program_of(hostile(&leaves_one(&[])));
     let end = rig.launch(rig.check_of(&options, &argv)).wait();
     end.expect_code(121);
     harmless("the table", &end.stderr);
@@ -134,23 +134,7 @@ fn redacted_output_names_no_arguments_users_or_hosts() {
     let (report, looks, before) = (rig.path("r.json"), rig.path("o.json"), rig.path("s.json"));
     let options =
         format!("--redact --settle 1s --report {} --report observation:{}", report.display(), looks.display());
-    let argv = rig.program_of([
-        "print",
-        PRIVATE,
-        "spawn-session",
-        "{",
-        "alloc",
-        "0",
-        "1GiB",
-        "print",
-        PRIVATE,
-        "ready",
-        "up",
-        "hold",
-        "}",
-        "wait-file",
-        "up",
-    ]);
+    let argv = rig.program_of(leaves_one(&["print", PRIVATE]));
     let end = rig.launch(rig.check_of(&options, &argv)).wait();
     end.expect_code(121);
     rig.run(&format!("--redact snapshot -o {}", before.display())).expect_code(0);

@@ -80,6 +80,7 @@ const RULES: &[(&str, &[&str], Where)] = &[
             // The driver's and our own, as they are on this machine.
             "src/doctor/observe/",
             // Refuses to write reports there.
+            "src/report/aside.rs",
             "src/report/pending.rs",
             "src/report/targets.rs",
             // Its clients, as the driver does.

@@ -318,15 +318,21 @@ fn an_exported_handle_beside_a_neighbours_context_is_open_and_both_are_said() {
     assert!(now.finding("unattributed").is_none() && now.pids() == [u64::from(neighbour.pid())], "{:#}", now.0);
 }
 
+/// A command that leaves nothing, seen by several looks, on a machine without neighbours.
+fn a_clean_run() -> (Rig, Running) {
+    let rig = Rig::new();
+    let run = rig.spawn_check(&rig.reporting("--sample 20ms"), CLEAN);
+    rig.wait_for("up");
+    rig.wait_for_looks();
+    (rig, run)
+}
+
 #[test]
 fn a_new_process_that_could_be_either_s_is_open() {
     if support::out_of_sight() {
         return;
     }
-    let rig = Rig::new();
-    let run = rig.spawn_check(&rig.reporting("--sample 20ms"), CLEAN);
-    rig.wait_for("up");
-    rig.wait_for_looks();
+    let (rig, run) = a_clean_run();
     // It starts outside of the command's tree, and nothing is left that tells who started it.
     let starter = rig.start("daemonize-twice { alloc 0 1GiB ready stranger hold }");
     let stranger = rig.wait_for("stranger");
@@ -350,10 +356,7 @@ fn a_new_neighbour_whose_starter_ended_meanwhile_is_still_a_neighbour() {
     if support::out_of_sight() {
         return;
     }
-    let rig = Rig::new();
-    let run = rig.spawn_check(&rig.reporting("--sample 20ms"), CLEAN);
-    rig.wait_for("up");
-    rig.wait_for_looks();
+    let (rig, run) = a_clean_run();
     let starter = rig.start("spawn-clean { alloc 0 1GiB ready new hold } wait-file leave exit 0");
     let new = rig.wait_for("new");
     // It is seen below its starter; then it stands below PID 1, where it could be anybody's.

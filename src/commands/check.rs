@@ -148,11 +148,12 @@ fn checked(options: &CheckOptions) -> Result<Ending, Stop> {
         )
         .into());
     }
-    let targets = Targets::prepare(&options.reports)?;
-    let probe = options.torch.then(Probe::prepare).transpose()?;
     let reader = ProcReader::new(options.proc.clone())?;
     let (events, received) = run::channel();
     let mut session = Session::start(reader, &events, received, options.look_timeout)?;
+    // From here on a signal lets us clear up what is made now.
+    let targets = Targets::prepare(&options.reports)?;
+    let probe = options.torch.then(Probe::prepare).transpose()?;
     let driver = driver::Options {
         source: options.source.clone(),
         placement: Placement::Nursery,

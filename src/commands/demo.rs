@@ -16,16 +16,17 @@ use crate::{
     run, text,
 };
 use anyhow::{Context, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     ffi::OsString,
-    fs, io,
-    os::fd::AsFd,
+    fs,
+    io::{self, Read},
+    os::{fd::AsFd, unix::net::UnixStream},
     process::{Child, Command, ExitStatus, Stdio},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    thread,
     time::{Duration, Instant},
 };
 
@@ -155,6 +156,8 @@ fn start_check(case: Case, place: &Place) -> io::Result<Child> {
 fn wait(check: &mut Child, place: &mut Place, told: &Told) -> anyhow::Result<ExitStatus> {
     let until = Instant::now() + PATIENCE;
     loop {
+        // What happens after this wakes us.
+        told.forget_wakes();
         if let Some(status) = check.try_wait().context("cannot wait for the check")? {
             return Ok(status);
         }
@@ -164,7 +167,7 @@ fn wait(check: &mut Child, place: &mut Place, told: &Told) -> anyhow::Result<Exi
         if Instant::now() >= until {
             bail!("the check (PID {}) does not end", check.id());
         }
-        thread::sleep(Duration::from_millis(5));
+        told.wait(until);
     }
 }
 
@@ -201,25 +204,44 @@ fn tell(paragraph: &str) -> anyhow::Result<()> {
 }
 
 /// The signal that tells us to end. What was ignored when we were started stays ignored.
-struct Told(Arc<AtomicUsize>);
+struct Told {
+    signal: Arc<AtomicUsize>,
+    /// Readable after a signal, the end of a child included.
+    wakes: UnixStream,
+}
 
 impl Told {
     fn listen() -> anyhow::Result<Self> {
         use signal_hook::{
             consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM},
             flag,
+            low_level::pipe,
         };
+        let cannot = "cannot listen to signals";
         let told = Arc::new(AtomicUsize::new(0));
+        let (wakes, wake) = UnixStream::pair().context(cannot)?;
+        wakes.set_nonblocking(true).context(cannot)?;
         for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM].into_iter().filter(|s| !run::was_ignored(*s)) {
-            flag::register_usize(signal, Arc::clone(&told), usize::try_from(signal)?)
-                .context("cannot listen to signals")?;
+            flag::register_usize(signal, Arc::clone(&told), usize::try_from(signal)?).context(cannot)?;
+            // After the flag, so that whoever is woken finds it.
+            pipe::register(signal, wake.try_clone().context(cannot)?).context(cannot)?;
         }
         // An inherited "ignored" would make waiting impossible.
-        flag::register(SIGCHLD, Arc::default()).context("cannot listen to signals")?;
-        Ok(Self(told))
+        pipe::register(SIGCHLD, wake).context(cannot)?;
+        Ok(Self { signal: told, wakes })
     }
 
     fn signal(&self) -> Option<i32> {
-        i32::try_from(self.0.load(Ordering::SeqCst)).ok().filter(|signal| *signal != 0)
+        i32::try_from(self.signal.load(Ordering::SeqCst)).ok().filter(|signal| *signal != 0)
+    }
+
+    fn forget_wakes(&self) {
+        while matches!((&self.wakes).read(&mut [0; 64]), Ok(1..)) {}
+    }
+
+    /// Waits for a signal that came since [`Self::forget_wakes`], at the longest until then.
+    fn wait(&self, until: Instant) {
+        let time = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
+        let _ = poll(&mut [PollFd::new(&self.wakes, PollFlags::IN)], time.as_ref());
     }
 }

@@ -6,6 +6,7 @@ use super::{
     entries::{Keeper, is_gpu_node},
     place,
     programs::{self, Known},
+    run::Run,
     scene::Scene,
 };
 use crate::{
@@ -179,6 +180,12 @@ fn finish(scene: &Scene<'_>, draft: Draft<'_>) -> Holder {
         Some(files) if files.total() > 0 => why.push(describe_files(files)),
         None => why.push("its open files may not be read by this user, so that more cannot be said".into()),
         Some(_) => {}
+    }
+    // Its memory is what the driver says at the end, everything else is older.
+    if scene.run.is_some_and(Run::looked_only_before) {
+        why.push(
+            "its state, age, parents and files are those from before the command: it was not looked at again".into(),
+        );
     }
     describe(scene, process, Said { cause, lineage, why, devices: draft.held, known })
 }

@@ -24,11 +24,6 @@ impl<'a> From<&'a Seen> for Person<'a> {
     }
 }
 
-/// Whether a parent chain leads to `root`.
-pub(crate) fn descends(ancestors: &[Ancestor], root: Option<ProcId>) -> bool {
-    root.is_some_and(|root| ancestors.iter().any(|a| a.id == root))
-}
-
 /// A lineage and the sentences that it rests on.
 pub(crate) struct Attribution {
     pub(crate) lineage: Lineage,
@@ -59,9 +54,12 @@ impl Run<'_> {
         if launch.command.as_ref().is_some_and(|c| c.id == person.id) {
             return Attribution::new(Lineage::Own, "it is the command itself");
         }
-        if launch.is_of_the_tree(person.id, person.ancestors)
-            || seen.is_some_and(|s| launch.is_of_the_tree(s.id, &s.ancestors))
-        {
+        // Who has lost its parent hangs below us whoever that was: the chain of its first sight knows better.
+        let descends = launch.tree().is_some_and(|tree| {
+            let first = seen.map(|s| s.ancestors.as_slice()).filter(|chain| tree.reaches(chain));
+            tree.has(person.id, first.unwrap_or(person.ancestors))
+        });
+        if descends {
             return Attribution::new(Lineage::Own, "it descends from the command");
         }
         let marker = person.marker.or_else(|| seen.and_then(|s| s.marker.as_deref()));

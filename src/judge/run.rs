@@ -2,7 +2,8 @@
 
 use super::lineage::{self, Person};
 use crate::model::{
-    Device, DeviceFiles, EntryOrigin, Launch, Limits, Lineage, Observation, ProcId, Process, Snapshot, Trace, Uuid,
+    Ancestor, Device, DeviceFiles, EntryOrigin, Launch, Limits, Lineage, Observation, ProcId, Process, Snapshot, Trace,
+    Uuid,
 };
 
 /// An observation, and what was derived from it once.
@@ -23,7 +24,8 @@ pub(crate) struct Run<'a> {
 impl<'a> Run<'a> {
     pub(crate) fn new(observation: &'a Observation) -> Self {
         let Observation { before, trace, after, launch, limits, .. } = observation;
-        let own = |id: ProcId, ancestors: &[crate::model::Ancestor]| launch.is_of_the_tree(id, ancestors);
+        let tree = launch.tree();
+        let own = |id: ProcId, ancestors: &[Ancestor]| tree.is_some_and(|tree| tree.has(id, ancestors));
         let own_was_listed = trace.seen.iter().any(|s| s.listed && own(s.id, &s.ancestors));
         let own_has_files =
             after.scanned().iter().any(|p| p.can_hold_memory() == Some(true) && own(p.id, &p.ancestors));
@@ -63,6 +65,12 @@ impl<'a> Run<'a> {
 
     pub(crate) fn before_device(&self, uuid: &Uuid) -> Option<&'a Device> {
         self.before.device(uuid)
+    }
+
+    /// What is known of the processes is from before the command: nothing was left to explain at the end, or they could
+    /// not be read.
+    pub(crate) fn looked_only_before(&self) -> bool {
+        self.after.processes.is_none() && self.before.processes.is_some()
     }
 
     /// It held memory, or could, in the before-look.

@@ -1,6 +1,6 @@
 //! The checked command: what was started, how it ended, and what we asked of it.
 
-use super::{Bytes, Limit, ProcId};
+use super::{Bytes, Limit, ProcId, RunTree};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -109,14 +109,9 @@ pub struct Leftover {
 }
 
 impl Launch {
-    /// The process is the command or below it: what hangs below the subreaper and is older than the command was there
-    /// before (a child that the shell had when it became gpuresid by `exec`).
-    pub fn is_of_the_tree(&self, id: ProcId, ancestors: &[super::Ancestor]) -> bool {
-        let Some(command) = &self.command else { return false };
-        let below = self.root.is_some_and(|root| ancestors.iter().any(|a| a.id == root));
-        let bystander = |id: ProcId| Some(id) != self.root && id.start_ticks < command.id.start_ticks;
-        let of_a_bystander = ancestors.iter().take_while(|a| Some(a.id) != self.root).any(|a| bystander(a.id));
-        id == command.id || (below && !bystander(id) && !of_a_bystander)
+    /// The processes of the run, by descent; nobody's where there was no command (a `diff`).
+    pub fn tree(&self) -> Option<RunTree> {
+        Some(RunTree { root: self.root, command: Some(self.command.as_ref()?.id) })
     }
 }
 

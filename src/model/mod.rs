@@ -13,6 +13,7 @@ mod place;
 mod process;
 mod reclaim;
 mod report;
+mod run_tree;
 mod snapshot;
 mod torch;
 mod trace;
@@ -38,6 +39,7 @@ pub use report::{
     Advice, Cause, CommandReport, DeviceReport, DeviceStatus, Finding, FindingKind, Ghost, Held, Holder, Lineage,
     Report, StatusReport, Verdict,
 };
+pub use run_tree::RunTree;
 pub use snapshot::{DriverInfo, DriverSource, Observer, Snapshot};
 pub use torch::{
     TorchCounts, TorchDevice, TorchLive, TorchNames, TorchOwner, TorchPoint, TorchProcess, TorchRecord, TorchReference,

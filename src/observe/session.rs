@@ -12,7 +12,7 @@ use crate::model::{BootId, Gap, Look, Observer, Snapshot, Uuid};
 use anyhow::Context;
 use std::{
     sync::mpsc::{Receiver, RecvTimeoutError, channel},
-    thread,
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -47,7 +47,7 @@ pub struct Session {
     selected: Vec<Uuid>,
     began: Instant,
     /// The scan that ran while the driver opened; the first snapshot takes it.
-    first_scan: Option<Scan>,
+    first_scan: Option<JoinHandle<Scan>>,
     bar1: bool,
 }
 
@@ -82,7 +82,6 @@ impl Session {
         };
         let inventory = wait_for_opened(&messages, slow)?;
         let selected = options.selection.resolve(&inventory)?;
-        let first_scan = scanner.join().ok();
         let mut observer = reader.observer();
         observer.tool_processes = client.tool_processes();
         Ok(Self {
@@ -94,7 +93,7 @@ impl Session {
             inventory,
             selected,
             began,
-            first_scan,
+            first_scan: Some(scanner),
             bar1: options.bar1,
         })
     }
@@ -123,11 +122,11 @@ impl Session {
             true => self.client.request_look_with_bar1(&self.selected),
             false => self.client.request_look(&self.selected),
         }
-        let scan = self.first_scan.take();
+        let observer = self.observer();
         let look = self.wait_for_look()?;
+        let scan = self.first_scan.take().and_then(|scanner| scanner.join().ok());
         let mut scan = scan.unwrap_or_else(|| self.reader.scan(&listed_pids(&look)));
         self.complete(&mut scan, &look);
-        let observer = self.observer();
         marker::look_for_watchers(&self.reader, &self.boot_id, observer.pid_namespace, &mut scan.processes);
         Ok(assemble(SnapshotParts {
             inventory: &self.inventory,
@@ -144,7 +143,9 @@ impl Session {
     ///
     /// # Errors
     /// If the driver does not answer.
-    pub fn look(&self) -> anyhow::Result<Look> {
+    pub fn look(&mut self) -> anyhow::Result<Look> {
+        // By the time of a later snapshot it would be old.
+        self.first_scan = None;
         self.client.request_look(&self.selected);
         self.wait_for_look()
     }

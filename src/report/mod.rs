@@ -1,5 +1,6 @@
 //! Output: each format takes a report and a writer. Nothing here reads NVML or `/proc`, and nothing here judges.
 
+mod aside;
 pub mod json;
 pub mod load;
 pub mod pending;

@@ -1,18 +1,15 @@
 //! A file that will be written later: opened at once, so that one finds out before a run of hours that it cannot be
 //! written, and put in place in one step, so that nobody ever reads half a report and an old one survives a failure.
 
-use crate::error::hinted;
+use super::aside::{Aside, NotPlaced, directory_of};
+use crate::{error::hinted, text};
 use anyhow::Context;
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File, Metadata, OpenOptions},
     io::{self, BufWriter, Write},
-    os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
-use tempfile::NamedTempFile;
-
-/// Permissions of a new file, less the umask.
-const MODE: u32 = 0o644;
 
 /// As many symbolic links the kernel follows.
 const MOST_LINKS: usize = 40;
@@ -27,8 +24,8 @@ pub struct Pending {
 
 #[derive(Debug)]
 enum Place {
-    /// A temporary file beside the target, renamed at the end.
-    Beside { temporary: NamedTempFile, target: PathBuf },
+    /// A new text, put in the target's place at the end.
+    Beside { new: Aside, target: PathBuf },
     /// A pipe, a device or an inherited descriptor: there is nothing to rename.
     Direct(File),
 }
@@ -64,23 +61,25 @@ impl Pending {
             ));
         }
         let target = follow_links(path).with_context(|| format!("cannot write {shown}"))?;
-        let directory = match target.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        let temporary = tempfile::Builder::new()
-            .prefix(".gpuresid-")
-            .suffix(".tmp")
-            .permissions(fs::Permissions::from_mode(MODE))
-            .tempfile_in(directory)
-            .map_err(|error| cannot_create(path, directory, &error))?;
-        Ok(Place::Beside { temporary, target })
+        let directory = directory_of(&target);
+        if let Some(owner) = guarded_by(&target, directory) {
+            return Err(hinted(
+                format!(
+                    "cannot write {shown}: it belongs to user id {owner}, and in {} only its owner may replace it",
+                    directory.display()
+                ),
+                "name a file that does not exist yet, or one of your own",
+            ));
+        }
+        let new = Aside::create_in(directory).map_err(|error| cannot_create(path, directory, &error))?;
+        Ok(Place::Beside { new, target })
     }
 
     /// Writes the file and puts it in place.
     ///
     /// # Errors
-    /// If writing or renaming fails; what was there before is then still there.
+    /// If writing or renaming fails; what was there before is then still there, and a text that is whole is kept beside
+    /// it, with the command that moves it.
     pub fn write(self, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyhow::Result<()> {
         let named = self.named;
         let context = || format!("cannot write {}", named.display());
@@ -89,12 +88,15 @@ impl Pending {
                 let mut out = BufWriter::new(file);
                 fill(&mut out).and_then(|()| out.flush()).with_context(context)
             }
-            Place::Beside { mut temporary, target } => {
-                let mut out = BufWriter::new(temporary.as_file_mut());
+            Place::Beside { new, target } => {
+                // Before the first byte: an old report may have been for its owner alone.
+                if let Some(old) = fs::symlink_metadata(&target).ok().filter(Metadata::is_file) {
+                    new.take_after(&old).with_context(context)?;
+                }
+                let mut out = BufWriter::new(new.file());
                 fill(&mut out).and_then(|()| out.flush()).with_context(context)?;
                 drop(out);
-                temporary.persist(target).map_err(|e| e.error).with_context(context)?;
-                Ok(())
+                new.replace(&target).map_err(|not_placed| kept_aside(&named, &target, &not_placed))
             }
         }
     }
@@ -104,8 +106,7 @@ impl Pending {
         match &self.place {
             Place::Direct(_) => None,
             Place::Beside { target, .. } => {
-                let directory = target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-                Some(fs::canonicalize(directory).ok()?.join(target.file_name()?))
+                Some(fs::canonicalize(directory_of(target)).ok()?.join(target.file_name()?))
             }
         }
     }
@@ -155,6 +156,42 @@ fn follow_links(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("too many symbolic links"))
 }
 
+/// The owner of a file that we may not replace although we may make files beside it, as in `/tmp`.
+fn guarded_by(target: &Path, directory: &Path) -> Option<u32> {
+    const STICKY: u32 = 0o1000;
+    let me = rustix::process::geteuid();
+    let (file, directory) = (fs::symlink_metadata(target).ok()?, fs::metadata(directory).ok()?);
+    let mine = me.is_root() || [file.uid(), directory.uid()].contains(&me.as_raw());
+    (directory.mode() & STICKY != 0 && !mine).then_some(file.uid())
+}
+
+/// A text that is whole and could not be put in place: where it is, and how to get it to a place.
+fn kept_aside(named: &Path, target: &Path, not_placed: &NotPlaced) -> anyhow::Error {
+    let message = format!("cannot write {}: {}", named.display(), not_placed.error);
+    let Some(kept) = &not_placed.kept else { return anyhow::Error::msg(message) };
+    let message = format!("{message}; the text is in {}", kept.display());
+    let word = |path: &Path| text::shell_word(path.to_str()?);
+    let step = || {
+        let directory = directory_of(target);
+        if !directory.exists() {
+            return Some(format!("mkdir -p {} && mv {} {}", word(directory)?, word(kept)?, word(target)?));
+        }
+        // What is in the way stays.
+        let free = if target.is_dir() {
+            target.join("report.json")
+        } else {
+            let mut name = target.as_os_str().to_owned();
+            name.push(".new");
+            name.into()
+        };
+        Some(format!("mv {} {}", word(kept)?, word(&free)?))
+    };
+    match step() {
+        Some(step) => hinted(message, format!("move it to a place: {step}")),
+        None => anyhow::Error::msg(message),
+    }
+}
+
 fn cannot_create(path: &Path, directory: &Path, error: &io::Error) -> anyhow::Error {
     let shown = path.display();
     let directory = directory.display();
@@ -185,7 +222,10 @@ fn cannot_create(path: &Path, directory: &Path, error: &io::Error) -> anyhow::Er
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{io::Read, os::unix::fs::symlink};
+    use std::{
+        io::Read,
+        os::unix::fs::{PermissionsExt, chown, symlink},
+    };
 
     fn write(path: &Path, text: &str) -> anyhow::Result<()> {
         Pending::open(path)?.write(|out| out.write_all(text.as_bytes()))
@@ -220,6 +260,41 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         drop(Pending::open(&dir.path().join("r.json")).unwrap());
         assert_eq!(names(dir.path()), [""; 0]);
+    }
+
+    #[test]
+    fn who_may_read_it_stays_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("r.json");
+        for mode in [0o600, 0o640, 0o666] {
+            fs::write(&path, "old").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let other = rustix::process::geteuid().is_root();
+            if other {
+                chown(&path, Some(65_534), Some(65_533)).unwrap();
+            }
+            write(&path, "new").unwrap();
+            let now = fs::metadata(&path).unwrap();
+            assert_eq!(now.permissions().mode() & 0o7777, mode);
+            assert!(!other || (now.uid(), now.gid()) == (65_534, 65_533));
+            assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        }
+    }
+
+    #[test]
+    fn a_text_that_finds_its_place_taken_is_kept_with_the_command_that_moves_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("it's r.json");
+        let pending = Pending::open(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        let error = pending.write(|out| out.write_all(b"report")).unwrap_err();
+        assert!(error.to_string().contains("directory") && error.to_string().contains("; the text is in /"), "{error}");
+        let hint = crate::error::hint(&error).unwrap();
+        let command = hint.strip_prefix("move it to a place: ").unwrap();
+        let moved = std::process::Command::new("sh").args(["-c", command]).status().unwrap();
+        assert!(moved.success(), "{command}");
+        assert_eq!(fs::read_to_string(path.join("report.json")).unwrap(), "report");
+        assert_eq!(names(dir.path()), ["it's r.json"]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::{
     settle::{Member, TreeFacts},
     worker::Job,
 };
-use crate::model::{ProcId, Process};
+use crate::model::{ProcId, Process, RunTree};
 use std::{
     collections::BTreeSet,
     time::{Duration, Instant},
@@ -25,8 +25,8 @@ const SHARE_SETTLING: u32 = 20;
 /// The living of the run.
 #[derive(Debug)]
 pub(super) struct Tree {
+    run: RunTree,
     root: u32,
-    command: Option<ProcId>,
     asked: Option<(Instant, bool)>,
     earliest: Instant,
     next: Instant,
@@ -41,11 +41,11 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// Below `root`. The first reading is due at once.
-    pub(super) fn new(root: u32, now: Instant, quiet: Duration) -> Self {
+    /// The run of `command` below `root`. The first reading is due at once.
+    pub(super) fn new(root: ProcId, command: ProcId, now: Instant, quiet: Duration) -> Self {
         Self {
-            root,
-            command: None,
+            run: RunTree { root: Some(root), command: Some(command) },
+            root: root.pid,
             asked: None,
             earliest: now,
             next: now,
@@ -57,11 +57,6 @@ impl Tree {
             facts: None,
             uids: BTreeSet::from([rustix::process::getuid().as_raw()]),
         }
-    }
-
-    /// What is older than the command is not of the run.
-    pub(super) fn set_command(&mut self, id: ProcId) {
-        self.command = Some(id);
     }
 
     /// Something happened: read soon.
@@ -118,7 +113,7 @@ impl Tree {
         self.earliest = now + (cost * share).max(SHORTEST.min(self.period));
         self.next = self.earliest.max(now + self.period);
         let ours = |p: &Process| {
-            self.command.is_none_or(|c| p.id.start_ticks >= c.start_ticks)
+            self.run.has(p.id, &p.ancestors)
                 && !tool.contains(&p.id)
                 && !p.ancestors.iter().any(|a| tool.contains(&a.id))
         };

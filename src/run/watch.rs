@@ -121,8 +121,7 @@ impl Session {
         let mut sampler = Sampler::new(before.selected.clone(), self.zero, options.sample, self.look_timeout);
         sampler.start(started);
         let started_ms = sampler.at_ms(started);
-        let mut tree = Tree::new(self.myself.id.pid, started, options.quiet);
-        tree.set_command(command);
+        let tree = Tree::new(self.myself.id, command, started, options.quiet);
         let rules = Rules {
             cap: options.settle,
             quiet: options.quiet,

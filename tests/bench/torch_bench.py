@@ -1,13 +1,16 @@
 """What `check --torch` costs: the start of Python, training, the exit.
 
-    python3 tests/bench/torch_bench.py --binary target/release/gpuresid [--pairs 12] [--steps 12000] [--json FILE]
+    python3 tests/bench/torch_bench.py --binary target/release/gpuresid [--pairs 16] [--steps 2000] [--only training]
+        [--budget 200] [--json FILE]
 
 Each is measured in pairs, with and without, in an order that alternates, so that what drifts falls on both sides; told
-are the difference and its 95 % interval. Without PyTorch or a GPU only the start is measured. Exit code: 0 all within
-the limits (start 10 ms, training 1 %, exit with 10,000 live tensors 150 ms), 1 not.
+are the difference and its 95 % interval. On a machine with two GPUs the two of a pair run beside each other, a GPU each,
+and change GPUs from pair to pair. No pair is begun after `--budget` seconds of one measurement. Without PyTorch or a GPU only the start is measured. Exit code: 0 all within the
+limits (start 10 ms, training 1 %, exit with 10,000 live tensors 150 ms), 1 not.
 """
 
 import argparse
+import concurrent.futures
 import importlib.util
 import json
 import math
@@ -44,12 +47,37 @@ def environment(**more):
 
 def pairs(count, measure):
     """`measure(with_it)` in alternating order; the first pair warms caches and does not count."""
-    found = []
+    found, end = [], time.monotonic() + BUDGET
     for turn in range(count + 1):
+        if len(found) > 1 and time.monotonic() > end:
+            break
         order = (False, True) if turn % 2 else (True, False)
         one = {with_it: measure(with_it) for with_it in order}
         if turn:
             found.append((one[False], one[True]))
+    return found
+
+
+def pairs_on_gpus(count, folder, measure):
+    """`measure(folder, environment, with_it)`; on two GPUs at once, where there are two."""
+    listed = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, text=True, check=False).stdout
+    several = sum(line.startswith("GPU ") for line in listed.splitlines()) > 1
+    places = []
+    for gpu in (0, 1):
+        place = os.path.join(folder, f"gpu{gpu}")
+        os.makedirs(place, exist_ok=True)
+        places.append((place, environment(CUDA_VISIBLE_DEVICES=str(gpu))))
+    if not several:
+        return pairs(count, lambda with_it: measure(*places[0], with_it))
+    found, end = [], time.monotonic() + BUDGET
+    with concurrent.futures.ThreadPoolExecutor(2) as both:
+        for turn in range(count + 1):
+            if len(found) > 1 and time.monotonic() > end:
+                break
+            sides = [both.submit(measure, *places[(turn + with_it) % 2], bool(with_it)) for with_it in (0, 1)]
+            one = [side.result() for side in sides]
+            if turn:
+                found.append((one[0], one[1]))
     return found
 
 
@@ -68,11 +96,11 @@ def start(folder, count):
     return pairs(count, measure)
 
 
-def checked(binary, folder, with_it, *words):
+def checked(binary, folder, env, with_it, *words):
     out = os.path.join(folder, "told")
     option = ["--torch"] if with_it else []
     argv = [binary, "check", "--quiet", *option, "--report", f"json:{folder}/report.json", "--", sys.executable, PROGRAM, out, *words]
-    done = subprocess.run(argv, env=environment(), stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(argv, env=env, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(argv)} ended with {done.returncode}: {done.stderr[-400:]}")
     with open(out, encoding="ascii") as file:
@@ -85,14 +113,14 @@ def checked(binary, folder, with_it, *words):
 
 
 def training(binary, folder, count, steps):
-    return pairs(count, lambda with_it: checked(binary, folder, with_it, str(steps))[0])
+    return pairs_on_gpus(count, folder, lambda place, env, with_it: checked(binary, place, env, with_it, str(steps))[0])
 
 
 def exits(binary, folder, count):
     """From the program's last line to the end of gpuresid, which follows the command's by a few milliseconds."""
 
-    def measure(with_it):
-        told, report = checked(binary, folder, with_it, "tensors", "10000")
+    def measure(place, env, with_it):
+        told, report = checked(binary, place, env, with_it, "tensors", "10000")
         taken = (time.monotonic() - told) * 1000
         if with_it:
             live = report["torch"][0]["devices"][0]["live"]
@@ -100,16 +128,24 @@ def exits(binary, folder, count):
                 raise RuntimeError(f"the tensors were not named: {json.dumps(live)[:400]}")
         return taken
 
-    return pairs(count, measure)
+    return pairs_on_gpus(count, folder, measure)
+
+
+BUDGET = 200.0
 
 
 def main():
+    global BUDGET
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--binary", required=True)
-    parser.add_argument("--pairs", type=int, default=12)
-    parser.add_argument("--steps", type=int, default=12000)
+    parser.add_argument("--pairs", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--only", choices=("start", "exit", "training"))
+    parser.add_argument("--budget", type=float, default=BUDGET)
     parser.add_argument("--json")
     args = parser.parse_args()
+    BUDGET = args.budget
+    wanted = {args.only} if args.only else {"start", "exit", "training"}
     binary = os.path.abspath(args.binary)
     rows, over = [], []
 
@@ -123,11 +159,14 @@ def main():
         print(f"{name}: {mean:+.2f} ± {half:.2f} {unit} (95 %, {len(found)} pairs; median without {without:.2f}; limit {limit})", flush=True)
 
     with tempfile.TemporaryDirectory(prefix="torch-bench-") as folder:
-        tell("start of Python without torch", start(folder, max(args.pairs, 30)), "ms", 10)
+        if "start" in wanted:
+            tell("start of Python without torch", start(folder, max(args.pairs, 30)), "ms", 10)
         if importlib.util.find_spec("torch") is None:
             print("no PyTorch: training and exit are left out")
-        else:
-            tell("exit with 10,000 live tensors", exits(binary, folder, max(3, args.pairs // 2)), "ms", 150)
+            wanted.clear()
+        if "exit" in wanted:
+            tell("exit with 10,000 live tensors", exits(binary, folder, args.pairs), "ms", 150)
+        if "training" in wanted:
             tell("training", training(binary, folder, args.pairs, args.steps), "%", 1, relative=True)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:

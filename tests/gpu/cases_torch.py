@@ -224,3 +224,27 @@ def torchrun(t):
         named(t, device, "torch_view_rank.rank_tensor", "global", size)
         true = listed.found.get(fact["pid"])
         near(t, f"context of rank {fact['rank']}", device["end"]["context_bytes"], true and true - fact["reserved"])
+
+
+@case("26p", "PyTorch: what is often said of its memory", group="torch")
+def claims(t):
+    """The rows of the README that need PyTorch and a GPU."""
+    need_torch()
+    out = t.facts + ".claims"
+    check = t.check([*TORCH, program("torch_claims.py"), out])
+    t.want(check.code == 0, f"exit code is {check.code}")
+    with open(out, encoding="ascii") as file:
+        found = json.load(file)
+    t.want("same device" in (found["mixed_devices"] or ""), f"model on the CPU, input on the GPU: {found['mixed_devices']}")
+    cache = found["empty_cache"]
+    t.want(cache["before"] >= 2048 * MIB, f"cached: {cache}")
+    t.want(cache["after_another_process"] == cache["before"], f"another process emptied the cache: {cache}")
+    t.want(cache["after_own"] < MIB, f"the own empty_cache() left something: {cache}")
+    late = found["gc_last"]
+    t.want(late["reserved"] >= 1024 * MIB > late["after_empty_cache"], f"empty_cache() before gc: {late}")
+    t.want(found["square_bytes"] == 4000000, f"1000 × 1000 floats are {found['square_bytes']} bytes")
+    plans = found["cufft"]
+    t.want(plans["plans"] > 0 and plans["grown"] > 0 and plans["reserved_grown"] == 0, f"plans of cuFFT: {plans}")
+    t.want(plans["cleared"] > 0, f"clearing the plans gave nothing back: {plans}")
+    t.want(found["fraction_limits"], "set_per_process_memory_fraction did not limit")
+    t.note(f"plans of cuFFT: {plans['grown'] >> 20} MiB beside the allocator, {plans['cleared'] >> 20} back after clear()")

@@ -57,7 +57,7 @@ fn commands(report: &StatusReport) -> Vec<&str> {
 
 /// A run with these looks between and after, judged.
 fn run(before: Snapshot, looks: &[(DeviceLook, Vec<Process>)], after: Snapshot) -> Report {
-    let mut fold = Fold::new(&before, Scope::Run, Some(ROOT));
+    let mut fold = Fold::new(&before, Scope::Run, Some(ROOT)).of_command(COMMAND);
     for (at, (look, processes)) in (1..).zip(looks) {
         for process in processes {
             fold.remember(process, at * 100);
@@ -467,4 +467,46 @@ fn how_a_command_died_is_a_finding() {
     killed.launch.command.as_mut().unwrap().end = Some(end);
     let text = died(&killed).unwrap();
     assert!(text.contains("signal 9") && text.contains("out-of-memory"), "{text}");
+}
+
+#[test]
+fn what_a_bystander_starts_is_not_the_runs() {
+    // A shell that became gpuresid by `exec` had a child; what that one starts meanwhile is below us too.
+    let bystander = ancestor(id(890, 9_000), "agent");
+    let child = cuda(71, vec![bystander, ancestor(ROOT, "gpuresid"), ancestor(id(1, 0), "init")]);
+    let own = cuda(72, vec![ancestor(ROOT, "gpuresid"), ancestor(id(1, 0), "init")]);
+    let before = || snapshot(listed(&[]), vec![]);
+    let both = (listed(&[(71, 4000), (72, 1000)]), vec![child.clone(), own]);
+
+    let mut fold = Fold::new(&before(), Scope::Run, Some(ROOT)).of_command(COMMAND);
+    for process in &both.1 {
+        fold.remember(process, 100);
+    }
+    fold.look(&Look { at_ms: 100, devices: vec![both.0.clone()] }, false);
+    assert_eq!((fold.charge().entries, fold.charge().listed), (1, Some(Bytes::mib(1000))));
+
+    // It has grown, and its parent has ended: it hangs directly below us now.
+    let mut adopted = child.clone();
+    adopted.ancestors.remove(0);
+    for last in [child, adopted] {
+        let looks = [both.clone(), (listed(&[(71, 4000)]), vec![])];
+        let report = run(before(), &looks, snapshot(listed(&[(71, 6000)]), vec![last]));
+        let device = &report.devices[0];
+        assert_eq!((report.verdict, device.charged_residue_max_bytes), (Verdict::Clean, Some(Bytes::ZERO)));
+        assert!(device.command_peak_bytes.is_some_and(|peak| peak < Bytes::mib(1100)), "{device:?}");
+        assert_eq!(holder(&report.holders, 71).cause, Cause::NewNeighbour);
+    }
+}
+
+#[test]
+fn who_was_not_looked_at_again_is_told_as_of_then() {
+    let neighbour = cuda(71, shell());
+    let before = || snapshot(listed(&[(71, 4000)]), vec![neighbour.clone()]);
+    let again = |report: &Report| holder(&report.holders, 71).why.iter().any(|why| why.contains("not looked at again"));
+    let mut after = before();
+    assert!(!again(&run(before(), &[], after.clone())));
+    after.processes = None;
+    let report = run(before(), &[], after);
+    assert!(again(&report), "{:?}", report.holders);
+    assert_eq!(holder(&report.holders, 71).held(), Bytes::mib(4000));
 }

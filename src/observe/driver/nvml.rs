@@ -21,7 +21,7 @@ use std::{
     collections::BTreeMap,
     ffi::OsString,
     path::Path,
-    sync::mpsc,
+    sync::mpsc::{self, Receiver},
     thread,
     time::{Duration, Instant},
 };
@@ -49,22 +49,15 @@ impl Nvml {
         if count == 0 {
             return Err(library::no_gpu());
         }
+        let until = Instant::now() + patience;
+        let about = About::ask(library, symbols, explicit);
         about_to(Call::ConfCompute, None);
         let conf_compute = symbols.conf_compute().ok();
-        let (mut slots, cuda_version) = open_all(library, symbols, count, patience);
+        let mut slots = open_all(library, symbols, count, patience, until);
         for slot in &mut slots {
             slot.confidential = conf_compute.is_some_and(|state| state.on);
         }
-        about_to(Call::Version, None);
-        let (answers, interposed) = interposed::look(&symbols.addresses(), explicit);
-        let driver = DriverInfo {
-            source: DriverSource::Nvml,
-            driver_version: library.sys_driver_version().ok(),
-            nvml_version: library.sys_nvml_version().ok(),
-            cuda_version,
-            library: answers.or(file),
-            interposed,
-        };
+        let driver = about.until(until, file);
         let devices = slots.iter().map(|s| s.identity.clone()).collect();
         let mut gaps: Vec<Gap> =
             slots.iter().filter_map(|s| s.device.as_ref().err().or(s.nameless.as_ref())).cloned().collect();
@@ -105,27 +98,60 @@ fn reason(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
+/// What is asked about the driver as a whole, on a thread beside those that open the GPUs: it loads a library and reads
+/// files, which would be on top of the time that the GPUs take.
+struct About {
+    answering: Receiver<(Option<String>, Option<String>)>,
+    versions: Receiver<(Option<String>, Option<String>)>,
+    cuda: Receiver<Option<String>>,
+}
+
+impl About {
+    fn ask(library: &'static Library, symbols: Symbols, explicit: Option<&Path>) -> Self {
+        let explicit = explicit.map(Path::to_path_buf);
+        let (tell_answering, answering) = mpsc::channel();
+        let (tell_versions, versions) = mpsc::channel();
+        let (tell_cuda, cuda) = mpsc::channel();
+        // Nobody listens any more to what takes too long. Where no thread can be had nothing is known.
+        let _ = thread::Builder::new().spawn(move || {
+            let _ = tell_answering.send(interposed::look(&symbols.addresses(), explicit.as_deref()));
+            about_to(Call::Version, None);
+            let _ = tell_versions.send((library.sys_driver_version().ok(), library.sys_nvml_version().ok()));
+            about_to(Call::CudaVersion, None);
+            let _ = tell_cuda.send(cuda_version(library));
+        });
+        Self { answering, versions, cuda }
+    }
+
+    /// What is known at that time at the latest; `file` is the library that was asked for.
+    fn until(&self, until: Instant, file: Option<String>) -> DriverInfo {
+        let (answers, interposed) = within(&self.answering, until)
+            .unwrap_or_else(|| (None, Some("which library answers could not be read".to_owned())));
+        let (driver_version, nvml_version) = within(&self.versions, until).unwrap_or_default();
+        DriverInfo {
+            source: DriverSource::Nvml,
+            driver_version,
+            nvml_version,
+            cuda_version: within(&self.cuda, until).flatten(),
+            library: answers.or(file),
+            interposed,
+        }
+    }
+}
+
+fn within<T>(from: &Receiver<T>, until: Instant) -> Option<T> {
+    from.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
+}
+
 /// The newest CUDA that the driver serves, such as `13.0`.
 fn cuda_version(library: &Library) -> Option<String> {
     let n = library.sys_cuda_driver_version().ok()?;
     Some(format!("{}.{}", n / 1000, n % 1000 / 10))
 }
 
-/// All GPUs in their order, and the newest CUDA.
-fn open_all(
-    library: &'static Library,
-    symbols: Symbols,
-    count: u32,
-    patience: Duration,
-) -> (Vec<Slot>, Option<String>) {
+/// All GPUs in their order.
+fn open_all(library: &'static Library, symbols: Symbols, count: u32, patience: Duration, until: Instant) -> Vec<Slot> {
     let (tell, told) = mpsc::channel();
-    let (tell_cuda, cuda) = mpsc::channel();
-    let until = Instant::now() + patience;
-    let asked = thread::Builder::new().spawn(move || {
-        about_to(Call::CudaVersion, None);
-        // Nobody listens any more where it took too long.
-        let _ = tell_cuda.send(cuda_version(library));
-    });
     let mut opened: BTreeMap<u32, Vec<Slot>> = BTreeMap::new();
     let mut alone = Vec::new();
     for index in 0..count {
@@ -142,9 +168,8 @@ fn open_all(
     }
     done();
     while opened.len() < count as usize {
-        let left = until.saturating_duration_since(Instant::now());
         // While no GPU at all answers, there is nothing to go on with: the deadline of our starter decides.
-        let next = if opened.is_empty() { told.recv().ok() } else { told.recv_timeout(left).ok() };
+        let next = if opened.is_empty() { told.recv().ok() } else { within(&told, until) };
         let Some((index, slots)) = next else { break };
         opened.insert(index, slots);
     }
@@ -152,8 +177,7 @@ fn open_all(
     for index in 0..count {
         slots.extend(opened.remove(&index).unwrap_or_else(|| vec![hanging(symbols, index, patience)]));
     }
-    let left = until.saturating_duration_since(Instant::now());
-    (slots, asked.ok().and_then(|_| cuda.recv_timeout(left).ok()).flatten())
+    slots
 }
 
 /// A GPU that could not be opened in time.
