@@ -68,7 +68,7 @@ impl Cli {
             Some(_) if status != StatusArgs::default() => {
                 return Err(clap::Error::raw(
                     clap::error::ErrorKind::ArgumentConflict,
-                    "--json, --watch, --all and --fail-on are options of `status` when they stand before the command; write \
+                    "--json, --watch, --all, --bar1 and --fail-on are options of `status` when they stand before the command; write \
                      them after it\n",
                 ));
             }
@@ -82,7 +82,7 @@ impl Cli {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Where to look")]
 pub struct Global {
-    /// Only these GPUs: number, start of a GPU-/MIG- UUID, or PCI id [default: all]
+    /// Only these GPUs: number, start of a GPU-/MIG- UUID, PCI id, or all [default: all]
     #[arg(
         long,
         short = 'i',
@@ -184,9 +184,13 @@ pub struct StatusArgs {
         conflicts_with = "fail_on"
     )]
     pub watch: Option<Duration>,
-    /// Name everybody who has a GPU open too, memory or not: monitors, ranks with a GPU they do not use
+    /// Name everybody who has a GPU open too, memory or not (monitors, ranks with a GPU they do not use), and ask how busy
+    /// the GPUs are
     #[arg(long)]
     pub all: bool,
+    /// Read BAR1 memory too, the window through which the CPU and other devices reach GPU memory
+    #[arg(long)]
+    pub bar1: bool,
     /// Exit with 121 if somebody holds memory for one of these causes, such as orphan,forked_copy,half_dead
     #[arg(long, value_name = "CAUSE", value_delimiter = ',', value_parser = values::cause)]
     pub fail_on: Vec<Cause>,
@@ -197,6 +201,7 @@ impl StatusArgs {
         Self {
             json: self.json || after.json,
             all: self.all || after.all,
+            bar1: self.bar1 || after.bar1,
             watch: after.watch.or(self.watch),
             fail_on: [self.fail_on, after.fail_on].concat(),
         }
@@ -318,6 +323,9 @@ pub struct SnapshotArgs {
     /// Write it to this file instead of standard output
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// Read BAR1 memory too
+    #[arg(long)]
+    pub bar1: bool,
     /// Print a line for the shell that marks what is started from now on: eval "$(gpuresid snapshot -o F --env)"
     #[arg(long, requires = "output")]
     pub env: bool,

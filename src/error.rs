@@ -24,6 +24,15 @@ pub fn hinted(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Er
     anyhow::Error::new(Hinted { message: message.into(), hint: hint.into() })
 }
 
+/// The same error with other words: what it says and what it advises, each through `words`.
+pub fn mapped(error: anyhow::Error, words: impl Fn(&str) -> String) -> anyhow::Error {
+    let message = words(&format!("{error:#}"));
+    match hint(&error) {
+        Some(hint) => hinted(message, words(&hint)),
+        None => anyhow::Error::msg(message),
+    }
+}
+
 /// What to do about this error, if something in its chain knows.
 pub fn hint(error: &anyhow::Error) -> Option<String> {
     let of_failure = |failure: &Failure| failure.hint.clone();

@@ -20,6 +20,76 @@ fn run(rig: &Rig, arguments: &[&dyn AsRef<OsStr>]) -> Finished {
     rig.launch(rig.gpuresid(arguments.iter().map(|a| a.as_ref()))).wait()
 }
 
+/// What the binary says with this variable in its environment.
+fn with(rig: &Rig, variable: (&str, &str), arguments: &str) -> Finished {
+    let mut command = rig.gpuresid(arguments.split_whitespace());
+    command.env(variable.0, variable.1);
+    rig.launch(command).wait()
+}
+
+#[test]
+fn a_value_that_was_not_typed_is_laid_to_its_variable() {
+    let rig = Rig::new();
+    let hint = |name: &str| format!("hint: set {name} to something else, or not at all: unset {name}\n{MORE}");
+    for (name, value, arguments, words) in [
+        (
+            "GPURESID_SETTLE",
+            "soon",
+            "check -- true --settle 1s",
+            "invalid value 'soon' for the environment variable GPURESID_SETTLE: write a duration like 30s, 5m or 1h; a \
+             bare number is seconds",
+        ),
+        (
+            "GPURESID_MAX_RESIDUE",
+            "16",
+            "check -- true",
+            "invalid value '16' for the environment variable GPURESID_MAX_RESIDUE: the unit is missing; write a size like \
+             500MiB or 20GiB",
+        ),
+        ("GPURESID_COLOR", "pink", "", "invalid value 'pink' for the environment variable GPURESID_COLOR"),
+        ("GPURESID_SCOPE", "all", "check -- true", "invalid value 'all' for the environment variable GPURESID_SCOPE"),
+    ] {
+        let end = with(&rig, (name, value), arguments);
+        end.expect_code(125);
+        assert!(end.stderr.starts_with(&format!("error: {words}")), "{}", end.stderr);
+        assert!(end.stderr.contains(&hint(name)), "{}", end.stderr);
+    }
+    // What was typed counts, and is what is said.
+    let end = with(&rig, ("GPURESID_SETTLE", "5s"), "check --settle soon -- true");
+    assert!(end.stderr.contains("for '--settle <DUR>'") && !end.stderr.contains("GPURESID"), "{}", end.stderr);
+    assert!(rig.calls().is_empty(), "no driver was asked");
+    let end = with(&rig, ("GPURESID_GPU", "7"), "");
+    end.expect_code(125);
+    assert!(end.stderr.starts_with("error: no GPU is called `7`, which GPURESID_GPU names\n"), "{}", end.stderr);
+    let end = rig.run("-i 7");
+    assert!(end.stderr.starts_with("error: no GPU is called `7`\n"), "{}", end.stderr);
+}
+
+#[test]
+fn all_gpus_may_be_called_so_and_a_dash_is_no_file() {
+    let rig = Rig::with_gpus(2);
+    for all in ["-i all", "--gpu ALL", "-i 0,all"] {
+        let status = rig.run(&format!("status --json {all}")).json();
+        assert_eq!(status["devices"].as_array().map(Vec::len), Some(2), "{all}");
+    }
+    with(&rig, ("GPURESID_GPU", "all"), "").expect_code(0);
+    refused(
+        &rig.run("snapshot -o -"),
+        "error: cannot write the snapshot to `-`: standard output is where it goes without -o\n\nhint: leave out -o, or name \
+         a file; for a file of that name write -o ./-\n",
+    );
+    refused(
+        &rig.run("gen systemd-timer -o -"),
+        "error: cannot write into `-`: standard output is where it goes without -o\n\nhint: leave out -o to print, or name a \
+         directory; for one of that name write -o ./-\n",
+    );
+    refused(
+        &rig.run("check --report json:/dev/fd/99 -- true"),
+        "error: cannot write /dev/fd/99: descriptor 99 is not open here\n\nhint: open it where you start gpuresid: 99>FILE, \
+         or name a file\n",
+    );
+}
+
 #[test]
 fn nonsense_on_the_command_line() {
     let rig = Rig::new();
@@ -79,7 +149,7 @@ fn nonsense_on_the_command_line() {
         ),
         (
             "--json check -- true",
-            "--json, --watch, --all and --fail-on are options of `status` when they stand before the command; write them after \
+            "--json, --watch, --all, --bar1 and --fail-on are options of `status` when they stand before the command; write them after \
              it\n\nhint: more: gpuresid --help, gpuresid COMMAND --help\n",
         ),
     ] {
@@ -100,8 +170,9 @@ fn a_variable_is_checked_like_an_option() {
     command.env("GPURESID_SETTLE", "soon");
     refused(
         &rig.launch(command).wait(),
-        "error: invalid value 'soon' for '--settle <DUR>': write a duration like 30s, 5m or 1h; a bare number is \
-         seconds\n\nhint: more: gpuresid --help, gpuresid COMMAND --help\n",
+        "error: invalid value 'soon' for the environment variable GPURESID_SETTLE: write a duration like 30s, 5m or 1h; a \
+         bare number is seconds\n\nhint: set GPURESID_SETTLE to something else, or not at all: unset GPURESID_SETTLE\nmore: \
+         gpuresid --help, gpuresid COMMAND --help\n",
     );
 }
 

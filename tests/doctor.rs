@@ -150,6 +150,40 @@ fn settings_that_the_driver_reports() {
 }
 
 #[test]
+fn memory_that_is_the_machines_too_and_memory_that_is_protected() {
+    let rig = well();
+    let report = doctor(&rig, "", &[]).json();
+    says(&report, "confidential_computing", "ok", "confidential computing is off");
+    assert_eq!(lines(&report, "device.addressing"), []);
+    assert!(!rig.calls().iter().any(|c| c.function.contains("ConfComputeMem")), "nobody needs it");
+    facts(&rig, json!({"addressing": 2, "numa_node": 1, "protected": [1_048_576, 536_870_912]}));
+    rig.edit_machine(|machine| machine["conf_compute"] = json!([2, 1, 1]));
+    let end = doctor(&rig, "--strict", &[]);
+    let report = end.json();
+    says(&report, "device.addressing", "ok", "its memory is NUMA node 1 of this machine, so page cache");
+    says(&report, "confidential_computing", "ok", "is on, production, with developers' tools allowed");
+    says(
+        &report,
+        "confidential_computing",
+        "ok",
+        "GPU 0: 1024 MiB of its memory are protected (512 MiB of that in use)",
+    );
+    end.expect_code(0);
+    rig.answers("nvmlDeviceGetConfComputeMemSizeInfo", 4);
+    let report = doctor(&rig, "", &[]).json();
+    says(&report, "device", "could_not_look", "the protected memory: no permission");
+    rig.clear_faults();
+    facts(&rig, json!({"addressing": 1}));
+    says(&doctor(&rig, "", &[]).json(), "device.addressing", "ok", "addressing mode HMM");
+    facts(&rig, json!({"addressing": 2}));
+    says(&doctor(&rig, "", &[]).json(), "device.addressing", "ok", "no NUMA node");
+    rig.without_symbols(&["nvmlDeviceGetNumaNodeId", "nvmlSystemGetConfComputeState"]);
+    let report = doctor(&rig, "", &[]).json();
+    says(&report, "device.addressing", "could_not_look", "is not told by this driver");
+    assert_eq!(lines(&report, "confidential_computing"), [], "a driver that does not know it");
+}
+
+#[test]
 fn what_the_driver_will_not_tell_is_a_line_of_its_own() {
     let rig = well();
     rig.answers("nvmlDeviceGetEccMode", 4);

@@ -6,7 +6,7 @@ use crate::{
     cli::{DoctorArgs, Global},
     doctor::{judge, observe, table::Table},
     exit::Ending,
-    report::{Style, json, table},
+    report::{Style, json, redact, table},
 };
 
 /// Looks and says.
@@ -17,7 +17,10 @@ pub(super) fn run(global: &Global, args: DoctorArgs) -> anyhow::Result<Ending> {
     let known = Table::built_in()?;
     let facts = observe::look(&session_options(global), args.python, driver_is_slow)?;
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let report = judge::report(&facts, &known, args.strict, jiff::Timestamp::now().to_string(), Some(host));
+    let mut report = judge::report(&facts, &known, args.strict, jiff::Timestamp::now().to_string(), Some(host));
+    if global.redact {
+        redact::doctor(&mut report);
+    }
     stdout::print(|out| match args.json {
         true => json::pretty(&report, out),
         false => table::doctor(&report, &Style::stdout(), out),

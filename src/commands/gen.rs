@@ -3,11 +3,13 @@
 use super::stdout;
 use crate::{
     cli::GenArgs,
+    error::hinted,
     exit::{self, Ending},
     r#gen,
     report::pending::Pending,
 };
 use anyhow::Context;
+use std::path::Path;
 
 /// Prints or writes.
 ///
@@ -18,6 +20,12 @@ pub(super) fn run(args: &GenArgs) -> anyhow::Result<Ending> {
     let binary = std::env::current_exe().context("cannot find the place of this program")?;
     let files = (recipe.files)(&binary);
     match &args.output {
+        Some(directory) if directory == Path::new("-") => {
+            return Err(hinted(
+                "cannot write into `-`: standard output is where it goes without -o",
+                "leave out -o to print, or name a directory; for one of that name write -o ./-",
+            ));
+        }
         Some(directory) => {
             for file in &files {
                 let path = directory.join(&file.name);

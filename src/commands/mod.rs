@@ -17,7 +17,7 @@ use crate::{
     exit::Ending,
     model::Limits,
     observe::{
-        driver::Source,
+        driver::{Extras, Source},
         proc::ProcOptions,
         select::{Selection, Visible},
         session::SessionOptions,
@@ -62,11 +62,14 @@ fn session_options(global: &Global) -> SessionOptions {
         selection: selection(global),
         open_timeout: global.nvml_timeout.unwrap_or(OPEN_TIMEOUT),
         look_timeout: global.nvml_timeout.unwrap_or(LOOK_TIMEOUT),
+        extras: Extras::default(),
     }
 }
 
 fn selection(global: &Global) -> Selection {
-    Selection { selectors: global.gpu.clone(), visible: global.visible.then(Visible::from_env) }
+    let is_set = std::env::var_os("GPURESID_GPU").is_some();
+    let from = is_set.then(|| usage::variable_behind("gpu", std::env::args_os(), |name| std::env::var_os(name)));
+    Selection { selectors: global.gpu.clone(), from: from.flatten(), visible: global.visible.then(Visible::from_env) }
 }
 
 fn limits(args: &LimitArgs) -> Limits {

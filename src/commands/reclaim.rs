@@ -12,6 +12,7 @@ use crate::{
         verify::{Looked, Verified, verify},
     },
     cli::{Global, ReclaimArgs},
+    error,
     error::hinted,
     exit::{self, Ending},
     judge,
@@ -71,17 +72,23 @@ fn act(
     let before = session.snapshot()?;
     let before_status = judge::status(&before);
     let guard = Guard::new(reader, &before.observer.tool_processes)?;
+    let hide = redacted.then(|| redact::lines(&before));
+    let hidden = |line: &str| hide.as_ref().map_or_else(|| line.to_owned(), |hide| hide(line));
+    let log = |line: &str| log(&hidden(line));
     let mut report = report_of(&before, &before_status);
     let blind = plan::blindness(&before);
     if !blind.is_empty() {
         log("too little could be seen: nothing is done");
         report.gaps.extend(blind);
         report.exit_code = exit::INCONCLUSIVE;
+        if redacted {
+            redact::reclaim(&before, &mut report);
+        }
         return say(&report, args.json);
     }
     let allowed = Allowed { all_users: args.all_users, force: args.force, grace: args.grace };
     let world = World { snapshot: &before, status: &before_status, reader, guard: &guard };
-    let mut plan = plan::plan(targets, &world, allowed)?;
+    let mut plan = plan::plan(targets, &world, allowed).map_err(|refused| error::mapped(refused, hidden))?;
     if args.yes {
         for left in &plan.left_alone {
             log(&format!("PID {}: left alone: {}", left.pid, left.why));

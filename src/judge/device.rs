@@ -7,8 +7,9 @@ use super::{
     run::Run,
     scene::Scene,
     sharing::shares_memory_of,
+    unattributed,
 };
-use crate::model::{Bytes, Device, DeviceReport, Gap, Lineage, Scope, Verdict};
+use crate::model::{Bytes, Device, DeviceReport, Gap, Lineage, Scope, SystemPages, Verdict};
 
 /// One device, judged.
 pub(crate) struct Judged {
@@ -41,7 +42,12 @@ pub(crate) fn judge(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> Judged
             .zip(device.look.used())
             .filter(|_| comparable)
             .map(|(b, a)| a.saturating_sub(b));
-        Interval { low: grown.unwrap_or_default(), high: grown }
+        // What the operating system may have put there is nobody's for certain.
+        let perhaps = match device.identity.system_pages() {
+            SystemPages::No => Bytes::ZERO,
+            _ => parts.excess_growth.unwrap_or(grown.unwrap_or_default()),
+        };
+        Interval { low: grown.unwrap_or_default().saturating_sub(perhaps), high: grown }
     } else {
         parts.interval()
     };
@@ -183,8 +189,11 @@ fn parts(run: &Run<'_>, scene: &Scene<'_>, device: &Device, comparable: bool, ga
 }
 
 /// Whether growth that no list names can only be the run's: nobody else is listed, nobody else has more NVIDIA files
-/// open than before, and nobody is beyond our eyes.
+/// open than before, nobody is beyond our eyes, and the operating system keeps nothing there.
 fn chargeable(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> bool {
+    if device.identity.system_pages() != SystemPages::No {
+        return false;
+    }
     let uuid = &device.identity.uuid;
     let listed_before =
         run.before_device(uuid).and_then(|b| b.look.entries.as_ref()).is_none_or(|entries| !entries.is_empty());
@@ -272,6 +281,13 @@ fn because(
         }
         Verdict::Inconclusive => {}
     }
+    if run.launch.scope == Scope::Device && device.identity.system_pages() != SystemPages::No {
+        said.push(format!(
+            "up to {} that no process list names may be the operating system's: {}",
+            interval.high.unwrap_or_default().saturating_sub(interval.low),
+            unattributed::system_pages(&device.identity)
+        ));
+    }
     if let Some(why) = run.interposed() {
         said.push(format!("the readings may not be the driver's own: {why}"));
     }
@@ -295,6 +311,9 @@ fn because(
         said.push(format!(
             "up to {hidden} that no process list names may be held by a process of the command that still has the GPU open"
         ));
+        if device.identity.system_pages() != SystemPages::No {
+            said.push(format!("or by nobody's process: {}", unattributed::system_pages(&device.identity)));
+        }
     }
     if parts.moved_possible.0 > 0 {
         said.push(format!("{} seem to have moved from the command to a process of others", parts.moved_possible));

@@ -2,7 +2,7 @@
 
 use super::{cause::NOTICEABLE, device::Judged, entries::Keeper, run::Run, scene::Scene, unattributed};
 use crate::{
-    model::{Bytes, Cause, Device, End, Finding, FindingKind, Holder, Lineage, Scope, SettleEnd, Uuid},
+    model::{Bytes, Cause, Device, End, Finding, FindingKind, Holder, Lineage, Scope, SettleEnd, SystemPages, Uuid},
     text,
 };
 
@@ -22,9 +22,13 @@ pub(crate) fn of_run(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged], holder
         let parts = &device.parts;
         let growth = parts.excess_growth.unwrap_or_default();
         if !parts.chargeable && growth > run.limits.max_unattributed && !mig_parent(scene, uuid) {
+            let why = match scene.snapshot.device(uuid).filter(|d| d.identity.system_pages() != SystemPages::No) {
+                Some(d) => format!("It may be nobody's: {}. So", unattributed::system_pages(&d.identity)),
+                None => "Others use this GPU or could not be inspected, so".to_owned(),
+            };
             let text = format!(
-                "{label}: {growth} more are in use than before and belong to no listed process. Others use this GPU or \
-                 could not be inspected, so it is not charged to the command."
+                "{label}: {growth} more are in use than before and belong to no listed process. {why} it is not charged to \
+                 the command."
             );
             let finding = finding(FindingKind::Unattributed, Some(uuid), Some(growth), text);
             found.push(explained(scene, uuid, finding));

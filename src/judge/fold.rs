@@ -56,7 +56,7 @@ impl Fold {
             .devices
             .iter()
             .filter(|d| !d.identity.mig_parent)
-            .map(|d| (d.identity.uuid.clone(), DeviceFold::new(before, &d.identity.uuid, &d.look)))
+            .map(|d| (d.identity.uuid.clone(), DeviceFold::new(before, d)))
             .collect();
         Self {
             rule: Rule { scope, tree: RunTree { root, command: None } },
@@ -200,7 +200,7 @@ impl Fold {
     pub fn charge(&self) -> Charge {
         let mut charge = Charge { listed: self.last_readable.then_some(Bytes::ZERO), ..Charge::default() };
         for fold in self.devices.values() {
-            let mut others = fold.listed_before;
+            let mut others = fold.listed_before || fold.system_pages;
             for (key, bytes) in &fold.last {
                 let Some(origin) = fold.origins.get(key) else { continue };
                 if self.rule.charges(&self.seen, origin) {

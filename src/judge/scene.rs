@@ -7,7 +7,9 @@ use super::{
     lineage::Attribution,
     run::Run,
 };
-use crate::model::{Bytes, Device, Entry, EntryOrigin, Lineage, Observer, ProcId, Process, Scope, Snapshot, Uuid};
+use crate::model::{
+    Bytes, Device, Entry, EntryOrigin, Lineage, Observer, ProcId, Process, Scope, Snapshot, SystemPages, Uuid,
+};
 
 /// A MIG parent whose instances are there: what it lists they list too.
 fn told_by_parts(snapshot: &Snapshot, device: &Device) -> bool {
@@ -118,12 +120,13 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Memory beyond lists and context cost on the device with the most of it.
+    /// Memory beyond lists and context cost on the device with the most of it. Where the operating system may keep
+    /// pages of its own it is no sign of a holder.
     pub(crate) fn largest_excess(&self) -> Option<(&'a Device, Bytes)> {
         self.snapshot
             .devices
             .iter()
-            .filter(|d| !d.identity.mig_parent)
+            .filter(|d| !d.identity.mig_parent && d.identity.system_pages() == SystemPages::No)
             .filter_map(|d| Some((d, Bytes::at_least_zero(excess(&d.look)?))))
             .max_by_key(|(_, bytes)| *bytes)
     }

@@ -3,7 +3,7 @@
 
 use super::scene::Scene;
 use crate::{
-    model::{Device, Lineage, ListKind, Process},
+    model::{Device, DeviceIdentity, Lineage, ListKind, NumaMemory, Process, SystemPages},
     text,
 };
 
@@ -72,6 +72,17 @@ pub(crate) fn explain(scene: &Scene<'_>, device: &Device) -> Explanation {
         (true, false) => possible.push("a listed process: the lists could not be read".into()),
     }
 
+    // Where the memory is the operating system's to give, that is the likeliest; where it may be, it comes late.
+    match device.identity.system_pages() {
+        SystemPages::Node(node) => possible.insert(0, format!("{HELD_BY_THE_SYSTEM} {node}): {}", see(node))),
+        SystemPages::Perhaps => {
+            possible.push(format!("{HELD_BY_THE_SYSTEM}, if its memory is one: the driver does not tell)"))
+        }
+        SystemPages::No if device.identity.numa == Some(NumaMemory::No) => excluded
+            .push("memory that the system holds there: the driver says that the GPU's memory is no NUMA node".into()),
+        SystemPages::No => {}
+    }
+
     let uninspected = &snapshot.uninspected;
     if !read {
         possible.push("anybody: the open files of processes were not read".into());
@@ -97,6 +108,28 @@ pub(crate) fn explain(scene: &Scene<'_>, device: &Device) -> Explanation {
         possible.sort_by_key(|text| !own(text));
     }
     Explanation { possible, excluded }
+}
+
+const HELD_BY_THE_SYSTEM: &str =
+    "held by the system as ordinary memory (page cache or a process's host pages on the GPU's NUMA node";
+
+/// Where the kernel's own account of a node is.
+fn see(node: u32) -> String {
+    format!("see `grep -e FilePages -e AnonPages /sys/devices/system/node/node{node}/meminfo`")
+}
+
+/// Why memory on this device may be in use without a program that uses the GPU.
+pub(crate) fn system_pages(identity: &DeviceIdentity) -> String {
+    match identity.system_pages() {
+        SystemPages::Node(node) => format!(
+            "the GPU's memory is NUMA node {node} of this machine, where the system keeps page cache and host pages of any \
+             process too, and keeps them after a process has ended ({})",
+            see(node)
+        ),
+        _ => "the GPU's memory may be a NUMA node of this machine (addressing mode ATS; the driver does not tell), where the \
+              system keeps page cache and host pages of any process too"
+            .into(),
+    }
 }
 
 fn named(processes: &[&Process], one: &str, many: &str) -> String {

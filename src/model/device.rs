@@ -69,6 +69,50 @@ pub struct Entry {
     pub lists: Vec<ListKind>,
 }
 
+/// BAR1 memory: the window through which the CPU and other devices reach the GPU's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bar1 {
+    /// The whole window.
+    pub total: Bytes,
+    /// What of it is mapped.
+    pub used: Bytes,
+}
+
+/// How the device reaches memory that a program has from the system (`malloc`, `mmap`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Addressing {
+    /// Not at all.
+    None,
+    /// The driver mirrors the CPU's page tables (HMM).
+    Hmm,
+    /// CPU and GPU go by one set of page tables (ATS), as on GH200 and GB200.
+    Ats,
+    /// A mode that this version does not know.
+    Other,
+}
+
+/// Whether the device's memory is ordinary memory of the machine as well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NumaMemory {
+    /// It is not.
+    No,
+    /// It is this NUMA node: the operating system manages it, and puts there what it likes.
+    Node(u32),
+}
+
+/// Whether the operating system may keep pages of its own in a device's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SystemPages {
+    /// No, as far as the driver tells.
+    No,
+    /// The addressing mode allows it, and the driver does not tell whether the memory is a NUMA node.
+    Perhaps,
+    /// Yes, as this NUMA node.
+    Node(u32),
+}
+
 /// Where a MIG instance belongs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigIdentity {
@@ -98,9 +142,24 @@ pub struct DeviceIdentity {
     /// The device is split into MIG instances: shown, never summed.
     #[serde(default)]
     pub mig_parent: bool,
+    /// How it reaches system memory; `None`: the driver does not tell (the call came with R580).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub addressing: Option<Addressing>,
+    /// Whether its memory is a NUMA node; `None`: the driver does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa: Option<NumaMemory>,
 }
 
 impl DeviceIdentity {
+    /// Whether page cache and host pages of any process may lie in its memory and count as used.
+    pub const fn system_pages(&self) -> SystemPages {
+        match (self.numa, self.addressing) {
+            (Some(NumaMemory::Node(node)), _) => SystemPages::Node(node),
+            (None, Some(Addressing::Ats)) => SystemPages::Perhaps,
+            _ => SystemPages::No,
+        }
+    }
+
     /// How messages name the device: `GPU 0`, `MIG 0/7/0`.
     pub fn label(&self) -> String {
         match &self.mig {
@@ -128,6 +187,9 @@ pub struct DeviceLook {
     /// The SM utilisation in percent over NVML's last sampling period, where it was asked for and answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utilization_percent: Option<u32>,
+    /// BAR1 memory, where it was asked for and answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bar1: Option<Bar1>,
     /// What could not be read on this device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gaps: Vec<Gap>,

@@ -1,6 +1,6 @@
 //! What `doctor` reads of the driver beyond the looks, and what it says.
 
-use super::{Gap, Uuid};
+use super::{Bytes, Gap, Uuid};
 use serde::{Deserialize, Serialize};
 
 /// Who may use a device at the same time.
@@ -37,6 +37,42 @@ pub struct RemappedRows {
     pub failed: bool,
 }
 
+/// Where confidential computing runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ConfEnvironment {
+    /// Nowhere.
+    Unavailable,
+    /// Simulated.
+    Simulation,
+    /// For real.
+    Production,
+    /// A value that this version does not know.
+    Other,
+}
+
+/// The machine's state of confidential computing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfCompute {
+    /// It is on.
+    pub on: bool,
+    /// Where it runs.
+    pub environment: ConfEnvironment,
+    /// Developers' tools are allowed in it.
+    pub developer_tools: bool,
+}
+
+/// How confidential computing divides a device's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfMemory {
+    /// The protected part.
+    pub protected: Bytes,
+    /// The rest.
+    pub unprotected: Bytes,
+    /// What is used of the protected part; `None`: not told.
+    pub protected_used: Option<Bytes>,
+}
+
 /// How one GPU is set up. `None` without a gap: the device or the driver does not know such a thing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceFacts {
@@ -56,6 +92,8 @@ pub struct DeviceFacts {
     pub pages_pending: Option<bool>,
     /// Replaced rows of memory.
     pub remapped_rows: Option<RemappedRows>,
+    /// How confidential computing divides its memory; asked only where that is on.
+    pub conf_memory: Option<ConfMemory>,
     /// What could not be read.
     pub gaps: Vec<Gap>,
 }
@@ -72,6 +110,7 @@ impl DeviceFacts {
             ecc: None,
             pages_pending: None,
             remapped_rows: None,
+            conf_memory: None,
             gaps: Vec::new(),
         }
     }
@@ -82,6 +121,8 @@ impl DeviceFacts {
 pub struct DriverFacts {
     /// Every file that is mapped into the helper: which library answers, and what was put before it.
     pub mapped: Option<Vec<String>>,
+    /// The machine's state of confidential computing; `None`: the driver does not know such a thing.
+    pub conf_compute: Option<ConfCompute>,
     /// The GPUs, without MIG instances.
     pub devices: Vec<DeviceFacts>,
 }

@@ -19,8 +19,14 @@ mod torch;
 mod trace;
 
 pub use bytes::{Bytes, Limit, ParseSizeError};
-pub use device::{Device, DeviceIdentity, DeviceLook, Entry, ListApi, ListKind, Look, Memory, MemoryApi, MigIdentity};
-pub use doctor::{ComputeMode, DeviceFacts, DoctorLine, DoctorReport, DriverFacts, Level, NowAndNext, RemappedRows};
+pub use device::{
+    Addressing, Bar1, Device, DeviceIdentity, DeviceLook, Entry, ListApi, ListKind, Look, Memory, MemoryApi,
+    MigIdentity, NumaMemory, SystemPages,
+};
+pub use doctor::{
+    ComputeMode, ConfCompute, ConfEnvironment, ConfMemory, DeviceFacts, DoctorLine, DoctorReport, DriverFacts, Level,
+    NowAndNext, RemappedRows,
+};
 pub use gap::Gap;
 pub use ids::{BootId, ProcId, Uuid};
 pub use launch::{Command, End, Launch, Leftover, Limits, Scope, SettleEnd};

@@ -365,6 +365,12 @@ pub struct DeviceStatus {
     pub unaccounted_bytes: Option<i64>,
     /// Of the unaccounted, what the listed contexts cost beside their own memory.
     pub context_cost_bytes: Bytes,
+    /// BAR1 memory in all; only where it was asked for and answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bar1_total_bytes: Option<Bytes>,
+    /// BAR1 memory in use; as above.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bar1_used_bytes: Option<Bytes>,
 }
 
 /// The result of `status`.

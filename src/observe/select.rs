@@ -10,8 +10,10 @@ use crate::{
 /// What the user asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// `--gpu`: index, UUID prefix or PCI id, one each. Empty: all devices.
+    /// `--gpu`: index, UUID prefix or PCI id, one each. Empty, or `all`: all devices.
     pub selectors: Vec<String>,
+    /// The environment variable that they come from, where they were not typed.
+    pub from: Option<&'static str>,
     /// `--visible`: the devices that a CUDA program started now would see.
     pub visible: Option<Visible>,
 }
@@ -48,9 +50,12 @@ impl Selection {
             wanted.extend(visible.resolve(devices)?);
         }
         for selector in &self.selectors {
-            wanted.push(find(selector, devices)?);
+            if !is_all(selector) {
+                wanted.push(find(selector, devices, self.from)?);
+            }
         }
-        let all = self.selectors.is_empty() && self.visible.is_none();
+        let named = !self.selectors.is_empty() && !self.selectors.iter().any(|s| is_all(s));
+        let all = !named && self.visible.is_none();
         let is_wanted = |d: &DeviceIdentity| {
             all || wanted.iter().any(|w| w.uuid == d.uuid || d.mig.as_ref().is_some_and(|mig| mig.parent == w.uuid))
         };
@@ -58,17 +63,22 @@ impl Selection {
     }
 }
 
+fn is_all(selector: &str) -> bool {
+    selector.trim().eq_ignore_ascii_case("all")
+}
+
 /// The one device that a selector means.
-fn find<'a>(selector: &str, devices: &'a [DeviceIdentity]) -> anyhow::Result<&'a DeviceIdentity> {
+fn find<'a>(selector: &str, devices: &'a [DeviceIdentity], from: Option<&str>) -> anyhow::Result<&'a DeviceIdentity> {
+    let from = from.map(|variable| format!(", which {variable} names")).unwrap_or_default();
     let text = selector.trim();
     let fitting: Vec<_> = devices.iter().filter(|device| fits(text, device)).collect();
     match fitting.as_slice() {
         [one] => Ok(one),
-        [] => Err(hinted(format!("no GPU is called `{text}`"), there_are(devices))),
+        [] => Err(hinted(format!("no GPU is called `{text}`{from}"), there_are(devices))),
         several => match several.iter().find(|d| d.uuid.0.eq_ignore_ascii_case(text)) {
             Some(exact) => Ok(exact),
             None => Err(hinted(
-                format!("`{text}` fits {} devices", several.len()),
+                format!("`{text}`{from} fits {} devices", several.len()),
                 format!("write more of the UUID. {}", there_are(devices)),
             )),
         },
@@ -188,6 +198,8 @@ mod tests {
             minor: Some(index),
             mig: None,
             mig_parent: false,
+            addressing: None,
+            numa: None,
         }
     }
 
@@ -234,12 +246,12 @@ mod tests {
 
     fn select(inventory: &Inventory, selectors: &[&str]) -> Result<String, String> {
         let selectors = selectors.iter().map(|s| (*s).to_string()).collect();
-        uuids(Selection { selectors, visible: None }.resolve(inventory))
+        uuids(Selection { selectors, from: None, visible: None }.resolve(inventory))
     }
 
     fn visible(inventory: &Inventory, list: Option<&str>, pci_order: bool) -> Result<String, String> {
         let visible = Some(Visible { devices: list.map(Into::into), pci_order });
-        uuids(Selection { selectors: Vec::new(), visible }.resolve(inventory))
+        uuids(Selection { selectors: Vec::new(), from: None, visible }.resolve(inventory))
     }
 
     #[test]

@@ -86,5 +86,13 @@ fn make_safe(process: &mut Process) {
 
 /// A device that was not read: everything about it is unknown.
 fn unread(uuid: Uuid) -> DeviceLook {
-    DeviceLook { uuid, memory: None, entries: None, list_api: None, utilization_percent: None, gaps: Vec::new() }
+    DeviceLook {
+        uuid,
+        memory: None,
+        entries: None,
+        list_api: None,
+        utilization_percent: None,
+        bar1: None,
+        gaps: Vec::new(),
+    }
 }

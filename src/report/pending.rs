@@ -54,6 +54,12 @@ impl Pending {
                 return open_directly(path, found.file_type().is_fifo()).map(Place::Direct);
             }
         }
+        if let Some(name) = descriptor(path) {
+            return Err(hinted(
+                format!("cannot write {shown}: descriptor {name} is not open here"),
+                format!("open it where you start gpuresid: {name}>FILE, or name a file"),
+            ));
+        }
         let target = follow_links(path).with_context(|| format!("cannot write {shown}"))?;
         let directory = directory_of(&target);
         if let Some(owner) = guarded_by(&target, directory) {
@@ -108,8 +114,14 @@ impl Pending {
 
 /// `/dev/fd/3` may lead to a regular file, which the shell opened for us: it is written, never replaced.
 fn is_descriptor(path: &Path) -> bool {
-    ["/dev/fd", "/proc/self/fd"].iter().any(|directory| path.parent() == Some(Path::new(directory)))
-        || ["/dev/stdout", "/dev/stderr"].iter().any(|name| path == Path::new(name))
+    descriptor(path).is_some() || ["/dev/stdout", "/dev/stderr"].iter().any(|name| path == Path::new(name))
+}
+
+/// The `3` of `/dev/fd/3`.
+fn descriptor(path: &Path) -> Option<&str> {
+    let directory = path.parent()?;
+    let is = ["/dev/fd", "/proc/self/fd"].iter().any(|of_descriptors| directory == Path::new(of_descriptors));
+    path.file_name()?.to_str().filter(|_| is)
 }
 
 fn open_directly(path: &Path, is_fifo: bool) -> anyhow::Result<File> {

@@ -5,7 +5,12 @@
 //! searched for the same words, because sentences quote them. Program names stay: without them nobody could tell who
 //! is meant.
 
-use crate::model::{Ghost, Holder, Launch, Observation, Process, ReclaimReport, Report, Snapshot, StatusReport, Trace};
+mod quotes;
+
+use crate::model::{
+    DoctorReport, Ghost, Holder, Launch, Observation, Process, ReclaimReport, Report, Snapshot, StatusReport, Trace,
+};
+use quotes::{hide_homes, hide_quoted, hide_word, program};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -40,6 +45,16 @@ const OURS: &[&str] = &[
     "pci",
     "marker",
     "end",
+    "addressing",
+    "numa",
+    "states",
+    "stage",
+    "role",
+    "outcome",
+    "signals",
+    "sent",
+    "level",
+    "check",
 ];
 
 /// Hides them in a run's observation and report.
@@ -72,11 +87,19 @@ pub fn run(observation: &mut Observation, report: &mut Report) {
 pub fn status(snapshot: &Snapshot, report: &mut StatusReport) {
     let mut words = Words::of([snapshot], None);
     words.users(&report.holders);
+    words.users(&report.open_only);
     report.host = None;
-    for holder in &mut report.holders {
+    for holder in report.holders.iter_mut().chain(&mut report.open_only) {
         hide_in_holder(holder);
     }
     hide_in_ghosts(&mut report.ghosts);
+    words.hide_in_texts(report);
+}
+
+/// Hides them in what `doctor` says.
+pub fn doctor(report: &mut DoctorReport) {
+    let mut words = Words::default();
+    words.name(report.host.take().as_deref());
     words.hide_in_texts(report);
 }
 
@@ -86,6 +109,12 @@ pub fn reclaim(snapshot: &Snapshot, report: &mut ReclaimReport) {
     report.steps.iter().for_each(|s| words.name(s.user.as_deref()));
     report.host = None;
     words.hide_in_texts(report);
+}
+
+/// Hides them in a line or an error about processes of `snapshot`.
+pub fn lines(snapshot: &Snapshot) -> impl Fn(&str) -> String {
+    let words = Words::of([snapshot], None);
+    move |line| words.hide(line)
 }
 
 /// Hides them in a snapshot.
@@ -100,6 +129,10 @@ fn hide_in_snapshot(snapshot: &mut Snapshot) {
     for process in snapshot.processes.iter_mut().flatten() {
         process.user = None;
         hide_argv(&mut process.argv);
+        // Numbers of jobs and ranks stay; the rest is named by people, or names a machine or a path.
+        for value in process.environment.values_mut().filter(|value| !is_number(value)) {
+            *value = HIDDEN.into();
+        }
     }
 }
 
@@ -128,12 +161,6 @@ fn hide_person(fields: &mut serde_json::Map<String, Value>) {
     if let Some(Value::String(user)) = fields.get_mut("user") {
         *user = HIDDEN.into();
     }
-}
-
-/// The program of a command line, without its directory: a home directory names its user.
-fn program(line: &str) -> &str {
-    let first = line.split_whitespace().next().unwrap_or_default();
-    first.rsplit('/').next().unwrap_or(first)
 }
 
 fn hide_argv(argv: &mut Vec<String>) {
@@ -192,10 +219,20 @@ impl Words {
     fn process(&mut self, process: &Process) {
         self.name(process.user.as_deref());
         self.argv(&process.argv, &process.comm);
+        self.name(process.environment.get("SLURMD_NODENAME").map(String::as_str));
+        let values = process.environment.values().filter(|value| !is_number(value)).map(String::as_str);
+        let files = process.blocked.iter().flat_map(|b| &b.threads).filter_map(|t| t.waits_for.as_deref());
+        // `/data/x (nfs4 from store:/export)`: the file, and the server with its path.
+        let files = files.flat_map(str::split_whitespace).map(|word| word.trim_matches(['(', ')']));
+        let telling = values.chain(files.filter(|word| word.contains('/'))).filter(|word| telling(word));
+        self.arguments.extend(telling.map(str::to_owned));
     }
 
-    /// `root` is nobody in particular.
+    /// `root` is nobody in particular. A host is known by its short name too.
     fn name(&mut self, name: Option<&str>) {
+        if let Some((short, _)) = name.and_then(|n| n.split_once('.')) {
+            self.name(Some(short));
+        }
         if let Some(name) = name.filter(|n| *n != "root" && n.chars().any(char::is_alphabetic)) {
             self.names.insert(name.to_owned());
         }
@@ -254,8 +291,12 @@ impl Words {
         for word in words {
             text = hide_word(&text, word);
         }
-        text
+        hide_homes(&text)
     }
+}
+
+fn is_number(text: &str) -> bool {
+    text.bytes().all(|b| b.is_ascii_digit())
 }
 
 /// Whether an argument could tell somebody something and is no ordinary word of our sentences.
@@ -266,48 +307,6 @@ fn telling(word: &str) -> bool {
         && !word.chars().all(char::is_alphabetic)
         && !word.starts_with("/dev/")
         && word != HIDDEN
-}
-
-/// Replaces each quotation of `line` that goes beyond its program, however short it was cut.
-fn hide_quoted(text: &str, line: &str) -> String {
-    let head = line.find(char::is_whitespace).map_or(line.len(), |at| at + 1);
-    let Some(start) = line.get(..head).filter(|s| s.len() < line.len()) else { return text.to_owned() };
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find(start) {
-        let quoted = rest.get(at..).unwrap_or_default();
-        let same: usize = quoted.chars().zip(line.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();
-        out.push_str(rest.get(..at).unwrap_or_default());
-        out.push_str(program(start));
-        out.push(' ');
-        if same > start.len() {
-            out.push_str(HIDDEN);
-        }
-        rest = quoted.get(same..).unwrap_or_default();
-    }
-    out.push_str(rest);
-    out
-}
-
-/// Replaces `word` where it stands alone.
-fn hide_word(text: &str, word: &str) -> String {
-    let part = |c: char| c.is_alphanumeric() || c == '_';
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    let mut before = None;
-    while let Some(at) = rest.find(word) {
-        let (lead, found) = rest.split_at(at);
-        let after = found.get(word.len()..).unwrap_or_default();
-        let left = lead.chars().next_back().or(before);
-        let alone =
-            !(left.is_some_and(part) && word.starts_with(part) || after.starts_with(part) && word.ends_with(part));
-        out.push_str(lead);
-        out.push_str(if alone { HIDDEN } else { word });
-        before = word.chars().next_back();
-        rest = after;
-    }
-    out.push_str(rest);
-    out
 }
 
 #[cfg(test)]
@@ -347,6 +346,9 @@ mod tests {
             ),
             ("/home/ann/x.bin", HIDDEN),
             ("python may hold memory", "python may hold memory"),
+            ("its file '/home/bo b/x y' and \"/root/z\":7", "its file '***' and \"***\":7"),
+            ("rm /mnt/home/cy/a.bin; ls", "rm /mnt***; ls"),
+            ("/homeless stays", "/homeless stays"),
             ("", ""),
         ] {
             assert_eq!(words.hide(text), hidden);

@@ -37,6 +37,8 @@ Processes (none is waited for unless `wait-children` says so, so forked ones bec
     supervise N { … }     N programs (RANK 0 to N-1, with torchrun's variables); when one dies, all are ended and N new
                           ones started; on TERM all are ended
     trace FILE            attach to the process in FILE as a debugger does, which stops it
+    log-to PATH           open a file for writing; `log TEXT` writes to it, unbuffered
+    touch PATH            look a path up, and make the file
     block-in-kernel       sleep in the kernel (state D) until a child that shares nothing has ended
     run N WORD…           another program with N words, waited for; this one exits with its code
     exec-child            a `sleep` that inherits everything that exec leaves open: nothing of CUDA
@@ -339,6 +341,9 @@ class Program:
             self.hold()
             os._exit(0)
 
+    def log_to(self, path):
+        self.log = open(path, "ab", buffering=0)
+
     def wait_children(self):
         for child in self.children:
             if isinstance(child, int):
@@ -429,6 +434,9 @@ PLAIN = {
         namespace(), start_ticks(c.pid))),
     "trace": (1, lambda p, name: p.trace(name)),
     "block-in-kernel": (0, lambda p: p.block_in_kernel()),
+    "log-to": (1, lambda p, path: p.log_to(path)),
+    "log": (1, lambda p, text: p.log.write(os.fsencode(text))),
+    "touch": (1, lambda p, path: open(path, "ab").close()),
     "wait-children": (0, lambda p: p.wait_children()),
     "rename": (1, lambda p, name: ctypes.CDLL(None).prctl(15, os.fsencode(name), 0, 0, 0)),
     "settitle": (1, lambda p, text: p.settitle(text)),

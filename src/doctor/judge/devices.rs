@@ -3,7 +3,7 @@
 use super::Lines;
 use crate::{
     doctor::facts::Facts,
-    model::{ComputeMode, DeviceFacts, MemoryApi},
+    model::{Addressing, ComputeMode, ConfEnvironment, DeviceFacts, DriverFacts, MemoryApi, SystemPages},
 };
 
 /// Reserved memory above this part of a device is worth a word: ECC on cards without memory for it takes 6 %.
@@ -13,6 +13,7 @@ pub(super) fn judge(facts: &Facts, lines: &mut Lines) {
     let Ok(seen) = &facts.driver else { return };
     match &seen.facts {
         Ok(driver) => {
+            confidential(driver, lines);
             for device in &driver.devices {
                 let instances = seen
                     .inventory
@@ -27,8 +28,46 @@ pub(super) fn judge(facts: &Facts, lines: &mut Lines) {
             lines.hidden("devices", format!("the settings of the GPUs: {failure}"));
         }
     }
+    addressing(facts, lines);
     reserved(facts, lines);
 }
+
+/// Where the operating system gives a GPU's memory away, that memory is no measure of what programs hold.
+fn addressing(facts: &Facts, lines: &mut Lines) {
+    let Ok(seen) = &facts.driver else { return };
+    for device in seen.inventory.devices.iter().filter(|d| d.mig.is_none()) {
+        let (gpu, check) = (device.label(), "device.addressing");
+        match (device.system_pages(), device.addressing) {
+            (SystemPages::Node(node), _) => {
+                let text = format!(
+                    "{gpu}: its memory is NUMA node {node} of this machine, so page cache and host pages of any process count \
+                     as used too, and may stay after a process has ended; memory that no process is \
+                     listed with is no sign of a leftover there"
+                );
+                lines.ok(check, text).source = Some(MEMORY_OF_NODES.into());
+            }
+            (SystemPages::Perhaps, _) => {
+                lines.hidden(
+                    check,
+                    format!(
+                        "{gpu}: addressing mode ATS; whether its memory is a NUMA node of this machine, where the system's own \
+                         pages count as used, is not told by this driver (`numactl -H` shows nodes without CPUs)"
+                    ),
+                );
+            }
+            (SystemPages::No, Some(Addressing::Ats)) => {
+                lines.ok(check, format!("{gpu}: addressing mode ATS, and its memory is no NUMA node of this machine"));
+            }
+            (SystemPages::No, Some(Addressing::Hmm)) => {
+                lines.ok(check, format!("{gpu}: addressing mode HMM: programs may use system memory on it"));
+            }
+            (SystemPages::No, _) => {}
+        }
+    }
+}
+
+/// Where NVIDIA says what memory readings are worth where GPUs are NUMA nodes.
+const MEMORY_OF_NODES: &str = "https://docs.nvidia.com/deploy/nvidia-smi/index.html";
 
 fn settings(device: &DeviceFacts, instances: usize, facts: &Facts, lines: &mut Lines) {
     let (gpu, n) = (format!("GPU {}", device.index), device.index);
@@ -85,6 +124,41 @@ fn settings(device: &DeviceFacts, instances: usize, facts: &Facts, lines: &mut L
     repairs(device, &gpu, lines);
     for gap in &device.gaps {
         lines.hidden("device", gap.to_string());
+    }
+}
+
+/// Only what the driver tells: whether it is on, and how it divides the memory.
+fn confidential(driver: &DriverFacts, lines: &mut Lines) {
+    let Some(state) = driver.conf_compute else { return };
+    let check = "confidential_computing";
+    if !state.on {
+        lines.ok(check, "confidential computing is off");
+        return;
+    }
+    let environment = match state.environment {
+        ConfEnvironment::Production => ", production",
+        ConfEnvironment::Simulation => ", simulated",
+        ConfEnvironment::Unavailable | ConfEnvironment::Other => "",
+    };
+    let tools = if state.developer_tools { ", with developers' tools allowed" } else { "" };
+    lines.ok(
+        check,
+        format!(
+            "confidential computing is on{environment}{tools}: what the driver then does not answer is a gap, and never taken \
+             for 0"
+        ),
+    );
+    for device in &driver.devices {
+        let Some(memory) = device.conf_memory else { continue };
+        let used = memory.protected_used.map(|used| format!(" ({used} of that in use)")).unwrap_or_default();
+        lines.ok(
+            check,
+            format!(
+                "GPU {}: {} of its memory are protected{used}, {} are not; `used` and `free` of the other commands are \
+                 NVML's numbers for the whole device",
+                device.index, memory.protected, memory.unprotected
+            ),
+        );
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::{
     judge::accounting::excess,
-    model::{Bytes, DeviceLook, DeviceTrace, Entry, EntryOrigin, Move, Point, ProcId, ProcessCurve, Snapshot, Uuid},
+    model::{Bytes, Device, DeviceTrace, Entry, EntryOrigin, Move, Point, ProcId, ProcessCurve, Snapshot, SystemPages},
 };
 use std::collections::BTreeMap;
 
@@ -24,6 +24,8 @@ pub(super) struct DeviceFold {
     pub(super) excess_last: Option<i128>,
     /// The context costs of a device that listed others before are theirs.
     pub(super) listed_before: bool,
+    /// What no list names may be the operating system's.
+    pub(super) system_pages: bool,
     pub(super) origins: BTreeMap<Key, EntryOrigin>,
     pub(super) last: BTreeMap<Key, Option<Bytes>>,
     stride: u64,
@@ -31,7 +33,8 @@ pub(super) struct DeviceFold {
 
 impl DeviceFold {
     /// Starts at the before-look.
-    pub(super) fn new(before: &Snapshot, uuid: &Uuid, look: &DeviceLook) -> Self {
+    pub(super) fn new(before: &Snapshot, device: &Device) -> Self {
+        let (uuid, look) = (&device.identity.uuid, &device.look);
         let entries = look.entries.as_deref().unwrap_or_default();
         let origin = |e: &Entry| EntryOrigin {
             uuid: uuid.clone(),
@@ -60,6 +63,7 @@ impl DeviceFold {
             excess_before: excess,
             excess_last: excess,
             listed_before: !entries.is_empty(),
+            system_pages: device.identity.system_pages() != SystemPages::No,
             origins: entries.iter().map(|e| (key(e), origin(e))).collect(),
             last: entries.iter().map(|e| (key(e), e.bytes)).collect(),
             stride: 1,

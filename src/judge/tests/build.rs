@@ -80,6 +80,7 @@ pub(in crate::judge) fn look(used: u64, entries: Vec<Entry>) -> DeviceLook {
         entries: Some(entries),
         list_api: None,
         utilization_percent: None,
+        bar1: None,
         gaps: Vec::new(),
     }
 }
@@ -121,6 +122,8 @@ pub(in crate::judge) fn snapshot(look: DeviceLook, processes: Vec<Process>) -> S
                 minor: Some(0),
                 mig: None,
                 mig_parent: false,
+                addressing: None,
+                numa: None,
             },
             look,
         }],

@@ -4,8 +4,9 @@ use super::build::{COMMAND, ROOT, ancestor, entry, files, id, launch, look, proc
 use crate::{
     judge::{fold::Fold, judge, status, status_of_all},
     model::{
-        Ancestor, Blocked, BlockedThread, Bytes, Cause, DeviceLook, Entry, FindingKind, Holder, Limits, ListKind, Look,
-        Observation, Process, ProcessState, Report, Scope, Snapshot, StatusReport, Uninspected, Verdict, schema,
+        Addressing, Ancestor, Blocked, BlockedThread, Bytes, Cause, DeviceLook, Entry, FindingKind, Holder, Limits,
+        ListKind, Look, NumaMemory, Observation, Process, ProcessState, Report, Scope, Snapshot, StatusReport,
+        Uninspected, Verdict, schema,
     },
 };
 
@@ -276,6 +277,20 @@ fn unattributed_memory_has_a_short_list_and_what_was_excluded() {
     });
     assert!(possible.contains("PID 95 (x\\ny)") && possible.contains("hidepid"), "{possible}");
     assert!(excluded.contains("managed memory") && !excluded.contains("out of sight"), "{excluded}");
+    // What is a NUMA node of the machine is the system's to fill; a driver that does not tell leaves it possible.
+    let (possible, _) = told(4096, &[(70, 900)], vec![cuda(70, shell())], |s| {
+        s.devices[0].identity.numa = Some(NumaMemory::Node(2));
+    });
+    assert!(possible.starts_with("held by the system as ordinary memory") && possible.contains("node2"), "{possible}");
+    let (possible, _) = told(4096, &[(70, 900)], vec![cuda(70, shell())], |s| {
+        s.devices[0].identity.addressing = Some(Addressing::Ats);
+    });
+    assert!(possible.starts_with("managed memory") && possible.contains("the driver does not tell"), "{possible}");
+    let (_, excluded) = told(4096, &[], vec![], |s| {
+        s.devices[0].identity.addressing = Some(Addressing::Ats);
+        s.devices[0].identity.numa = Some(NumaMemory::No);
+    });
+    assert!(excluded.contains("no NUMA node"), "{excluded}");
     // Nobody has looked.
     let (possible, _) = told(4096, &[], vec![], |s| s.processes = None);
     assert!(possible.contains("anybody"), "{possible}");

@@ -107,6 +107,8 @@ impl Line {
                 minor: Some(d.minor),
                 mig: None,
                 mig_parent: false,
+                addressing: None,
+                numa: None,
             },
             look: DeviceLook {
                 uuid: Uuid(d.uuid.clone()),
@@ -120,6 +122,7 @@ impl Line {
                 entries: Some(entries.into_values().collect()),
                 list_api: None,
                 utilization_percent: None,
+                bar1: None,
                 gaps: Vec::new(),
             },
         }

@@ -20,13 +20,16 @@ pub(super) enum Call {
     Graphics,
     Mps,
     Utilization,
+    Bar1,
+    Addressing,
+    ConfCompute,
     Events,
     Settings,
     Ledger,
 }
 
 /// Every call with its mark and what messages call it.
-const CALLS: [(Call, &str, &str); 16] = [
+const CALLS: [(Call, &str, &str); 19] = [
     (Call::Init, "init", "nvmlInit_v2"),
     (Call::Version, "version", "nvmlSystemGetDriverVersion"),
     (Call::CudaVersion, "cuda", "nvmlSystemGetCudaDriverVersion_v2"),
@@ -40,6 +43,9 @@ const CALLS: [(Call, &str, &str); 16] = [
     (Call::Graphics, "graph", "nvmlDeviceGetGraphicsRunningProcesses"),
     (Call::Mps, "mps", "nvmlDeviceGetMPSComputeRunningProcesses"),
     (Call::Utilization, "util", "nvmlDeviceGetUtilizationRates"),
+    (Call::Bar1, "bar1", "nvmlDeviceGetBAR1MemoryInfo"),
+    (Call::Addressing, "addr", "nvmlDeviceGetAddressingMode"),
+    (Call::ConfCompute, "conf", "nvmlSystemGetConfComputeState"),
     (Call::Events, "register", "nvmlDeviceRegisterEvents"),
     (Call::Settings, "sets", "reading the settings"),
     (Call::Ledger, "ledger", "reading the simulated GPU"),

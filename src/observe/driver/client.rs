@@ -2,7 +2,7 @@
 //! of it runs on a thread of its own, so that nothing a driver does can block the owner.
 
 use super::{
-    Failure, FailureKind, Message, Options, Source,
+    Extras, Failure, FailureKind, Message, Options, Source,
     calls::whereabouts,
     keeper::OWN_BINARY,
     link::{Event, Link, Tools, Wanted},
@@ -73,9 +73,9 @@ impl Client {
     }
 
     /// Asks for one look at these devices (empty: all). Exactly one [`Message::Look`] follows.
-    pub fn request_look(&self, devices: &[Uuid]) {
+    pub fn request_look(&self, devices: &[Uuid], extras: Extras) {
         // The thread ends only with this client.
-        let _ = self.events.send(Event::Request(Wanted::Look(devices.to_vec())));
+        let _ = self.events.send(Event::Request(Wanted::Look(devices.to_vec(), extras)));
     }
 
     /// Asks how the devices are set up. Exactly one answer comes through `answer`, under the deadline of a look.
@@ -187,7 +187,9 @@ impl<D: Fn(Message)> Driver<D> {
                     let patience_ms = patience_ms(self.options.look_timeout);
                     let ask = match self.queue.front() {
                         Some(Wanted::Facts(_)) => Ask::Facts,
-                        Some(Wanted::Look(devices)) => Ask::Look { devices: devices.clone(), patience_ms },
+                        Some(Wanted::Look(devices, extras)) => {
+                            Ask::Look { devices: devices.clone(), extras: *extras, patience_ms }
+                        }
                         None => return,
                     };
                     match self.send(ask) {
@@ -309,7 +311,7 @@ impl<D: Fn(Message)> Driver<D> {
     fn answer(&mut self, say: Say) {
         self.head_until = None;
         match (self.queue.pop_front(), say) {
-            (Some(Wanted::Look(_)), Say::Look(result)) => (self.deliver)(Message::Look(result)),
+            (Some(Wanted::Look(..)), Say::Look(result)) => (self.deliver)(Message::Look(result)),
             (Some(Wanted::Facts(to)), Say::Facts(result)) => {
                 // Whoever asked may be gone.
                 let _ = to.send(result);

@@ -79,8 +79,11 @@ fn serve() -> io::Result<()> {
                     inventory
                 }))
             }
-            Ask::Look { devices, patience_ms } => Say::Look(
-                source.as_mut().ok_or_else(unopened).and_then(|source| source.look(&devices, patience(patience_ms))),
+            Ask::Look { devices, extras, patience_ms } => Say::Look(
+                source
+                    .as_mut()
+                    .ok_or_else(unopened)
+                    .and_then(|source| source.look(&devices, extras, patience(patience_ms))),
             ),
             Ask::Facts => Say::Facts(source.as_mut().ok_or_else(unopened).and_then(|source| source.facts())),
         };

@@ -2,7 +2,7 @@
 //! and reports; what that means is [`super::client`]'s business.
 
 use super::{
-    Failure, Placement,
+    Extras, Failure, Placement,
     helper::START_NURSERY,
     keeper::{Kept, inner, pump},
     protocol::{Answer, Say},
@@ -27,7 +27,7 @@ use std::{
 #[derive(Debug, Clone)]
 pub(super) enum Wanted {
     /// A look at these devices; it goes where all looks go.
-    Look(Vec<Uuid>),
+    Look(Vec<Uuid>, Extras),
     /// The facts, for whoever holds the other end. They are no message of the client's, because only one caller in its
     /// life asks for them.
     Facts(Sender<Result<DriverFacts, Failure>>),

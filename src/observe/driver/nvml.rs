@@ -4,7 +4,7 @@
 //! NVML is never shut down: that costs milliseconds, and the process ends anyway.
 
 use super::{
-    DeviceSource, Failure, Inventory,
+    DeviceSource, Extras, Failure, Inventory,
     calls::{self, Call, about_to, done},
     codes::{self, Code},
     events::Events,
@@ -13,7 +13,9 @@ use super::{
     readers::Readers,
     slot::Slot,
 };
-use crate::model::{DeviceEvent, DeviceIdentity, DriverFacts, DriverInfo, DriverSource, Gap, Look, MigIdentity, Uuid};
+use crate::model::{
+    ConfCompute, DeviceEvent, DeviceIdentity, DriverFacts, DriverInfo, DriverSource, Gap, Look, MigIdentity, Uuid,
+};
 use nvml_wrapper::{Device, Nvml as Library, error::NvmlError};
 use std::{
     collections::BTreeMap,
@@ -29,6 +31,7 @@ pub(super) struct Nvml {
     readers: Readers,
     inventory: Inventory,
     events: Option<Events>,
+    conf_compute: Option<ConfCompute>,
 }
 
 impl Nvml {
@@ -48,8 +51,11 @@ impl Nvml {
         }
         let until = Instant::now() + patience;
         let about = About::ask(library, symbols, explicit);
-        let slots = open_all(library, symbols, count, patience, until);
-        let driver = about.until(until, file);
+        let mut slots = open_all(library, symbols, count, patience, until);
+        let (driver, conf_compute) = about.until(until, file);
+        for slot in &mut slots {
+            slot.confidential = conf_compute.is_some_and(|state| state.on);
+        }
         let devices = slots.iter().map(|s| s.identity.clone()).collect();
         let mut gaps: Vec<Gap> =
             slots.iter().filter_map(|s| s.device.as_ref().err().or(s.nameless.as_ref())).cloned().collect();
@@ -60,7 +66,7 @@ impl Nvml {
         });
         done();
         let inventory = Inventory { driver, devices, gaps };
-        Ok(Self { readers: Readers::new(slots), inventory, events: events.flatten() })
+        Ok(Self { readers: Readers::new(slots), inventory, events: events.flatten(), conf_compute })
     }
 }
 
@@ -95,6 +101,7 @@ fn reason(error: &dyn std::error::Error) -> String {
 struct About {
     answering: Receiver<(Option<String>, Option<String>)>,
     versions: Receiver<(Option<String>, Option<String>)>,
+    conf_compute: Receiver<Option<ConfCompute>>,
     cuda: Receiver<Option<String>>,
 }
 
@@ -103,31 +110,36 @@ impl About {
         let explicit = explicit.map(Path::to_path_buf);
         let (tell_answering, answering) = mpsc::channel();
         let (tell_versions, versions) = mpsc::channel();
+        let (tell_conf_compute, conf_compute) = mpsc::channel();
         let (tell_cuda, cuda) = mpsc::channel();
         // Nobody listens any more to what takes too long. Where no thread can be had nothing is known.
         let _ = thread::Builder::new().spawn(move || {
             let _ = tell_answering.send(interposed::look(&symbols.addresses(), explicit.as_deref()));
             about_to(Call::Version, None);
             let _ = tell_versions.send((library.sys_driver_version().ok(), library.sys_nvml_version().ok()));
+            about_to(Call::ConfCompute, None);
+            let _ = tell_conf_compute.send(symbols.conf_compute().ok());
             about_to(Call::CudaVersion, None);
             let _ = tell_cuda.send(cuda_version(library));
         });
-        Self { answering, versions, cuda }
+        Self { answering, versions, conf_compute, cuda }
     }
 
     /// What is known at that time at the latest; `file` is the library that was asked for.
-    fn until(&self, until: Instant, file: Option<String>) -> DriverInfo {
+    fn until(&self, until: Instant, file: Option<String>) -> (DriverInfo, Option<ConfCompute>) {
         let (answers, interposed) = within(&self.answering, until)
             .unwrap_or_else(|| (None, Some("which library answers could not be read".to_owned())));
         let (driver_version, nvml_version) = within(&self.versions, until).unwrap_or_default();
-        DriverInfo {
+        let conf_compute = within(&self.conf_compute, until).flatten();
+        let driver = DriverInfo {
             source: DriverSource::Nvml,
             driver_version,
             nvml_version,
             cuda_version: within(&self.cuda, until).flatten(),
             library: answers.or(file),
             interposed,
-        }
+        };
+        (driver, conf_compute)
     }
 }
 
@@ -202,6 +214,10 @@ fn open_gpu(library: &'static Library, symbols: Symbols, index: u32) -> Vec<Slot
         Ok(uuid) => identity.uuid = Uuid(uuid),
         Err(e) => nameless = Some(Gap::new(identity.label(), format!("reading its UUID: {}", Code::from(&e)))),
     }
+    about_to(Call::Addressing, Some(index));
+    // Both calls are younger than most drivers; where they are missing nothing is known, and nothing is missing.
+    identity.addressing = symbols.addressing(&device).ok();
+    identity.numa = symbols.numa(&device).ok();
     about_to(Call::Mig, Some(index));
     identity.mig_parent = device.mig_mode().is_ok_and(|mode| mode.current == 1);
     let parts = if identity.mig_parent { instances(&device, symbols, &identity) } else { Vec::new() };
@@ -223,6 +239,8 @@ fn unnamed(index: u32) -> DeviceIdentity {
         minor: None,
         mig: None,
         mig_parent: false,
+        addressing: None,
+        numa: None,
     }
 }
 
@@ -250,8 +268,8 @@ impl DeviceSource for Nvml {
         Ok(self.inventory.clone())
     }
 
-    fn look(&mut self, devices: &[Uuid], patience: Duration) -> Result<Look, Failure> {
-        let devices = self.readers.look(devices, patience);
+    fn look(&mut self, devices: &[Uuid], extras: Extras, patience: Duration) -> Result<Look, Failure> {
+        let devices = self.readers.look(devices, extras, patience);
         done();
         Ok(Look { at_ms: 0, devices })
     }
@@ -259,7 +277,7 @@ impl DeviceSource for Nvml {
     fn facts(&mut self) -> Result<DriverFacts, Failure> {
         let devices = self.readers.at_hand().filter(|slot| slot.identity.mig.is_none()).map(Slot::facts).collect();
         done();
-        Ok(DriverFacts { mapped: library::mapped_files(), devices })
+        Ok(DriverFacts { mapped: library::mapped_files(), conf_compute: self.conf_compute, devices })
     }
 
     fn poll_events(&mut self) -> Vec<DeviceEvent> {

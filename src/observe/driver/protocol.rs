@@ -1,7 +1,7 @@
 //! The words between the client and its helper: one JSON line each way. Apart from both, because both sides and the
 //! stand-in helpers of the tests must agree on it.
 
-use super::{Failure, Inventory, Source};
+use super::{Extras, Failure, Inventory, Source};
 use crate::model::{DeviceEvent, DriverFacts, Look, Uuid};
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead};
@@ -32,6 +32,8 @@ pub(super) enum Ask {
     Look {
         /// Empty: all.
         devices: Vec<Uuid>,
+        /// What is read beside memory and lists.
+        extras: Extras,
         /// As above.
         patience_ms: u64,
     },
@@ -110,7 +112,14 @@ mod tests {
             id: 1,
             ask: Ask::Open { source: Source::Nvml { library: None }, events: true, patience_ms: 1 },
         });
-        round_trip(&Request { id: 2, ask: Ask::Look { devices: vec![Uuid("GPU-1\n\"".into())], patience_ms: 1 } });
+        round_trip(&Request {
+            id: 2,
+            ask: Ask::Look {
+                devices: vec![Uuid("GPU-1\n\"".into())],
+                extras: Extras { bar1: true, utilization: false },
+                patience_ms: 1,
+            },
+        });
         let look = DeviceLook {
             uuid: Uuid("GPU-1".into()),
             memory: Some(Memory {
@@ -123,6 +132,7 @@ mod tests {
             entries: Some(vec![Entry { pid: 7, bytes: None, gi: Some(1), ci: None, lists: vec![ListKind::Mps] }]),
             list_api: None,
             utilization_percent: None,
+            bar1: None,
             gaps: vec![Gap::new("GPU 0", "line\nbreak")],
         };
         round_trip(&Answer { id: 3, say: Say::Look(Ok(Look { at_ms: 0, devices: vec![look] })) });
@@ -131,7 +141,7 @@ mod tests {
         round_trip(&Request { id: 5, ask: Ask::Facts });
         let rows = RemappedRows { correctable: 1, uncorrectable: 0, pending: true, failed: false };
         let device = DeviceFacts { remapped_rows: Some(rows), ..DeviceFacts::unknown(Uuid("GPU-1".into()), 0) };
-        let facts = DriverFacts { mapped: Some(vec!["/lib/x.so".into()]), devices: vec![device] };
+        let facts = DriverFacts { mapped: Some(vec!["/lib/x.so".into()]), conf_compute: None, devices: vec![device] };
         round_trip(&Answer { id: 5, say: Say::Facts(Ok(facts)) });
         let event = DeviceEvent { at_ms: 0, uuid: None, xid: 43 };
         round_trip(&Answer { id: 0, say: Say::Events(vec![event]) });

@@ -4,7 +4,10 @@
 
 use super::codes::Code;
 use super::records::{Record, Records, UnknownLayout};
-use crate::model::{Bytes, ListApi, ListKind, Memory, MemoryApi, RemappedRows};
+use crate::model::{
+    Addressing, Bar1, Bytes, ConfCompute, ConfEnvironment, ConfMemory, ListApi, ListKind, Memory, MemoryApi,
+    NumaMemory, RemappedRows,
+};
 use nvml_wrapper::{Device, Nvml};
 use std::{ffi::c_void, os::fd::RawFd};
 
@@ -33,13 +36,57 @@ impl MemoryV2 {
     const VERSION: u32 = 40 | 2 << 24;
 }
 
+/// `nvmlBAR1Memory_t`.
+#[repr(C)]
+#[derive(Default)]
+struct Bar1Memory {
+    total: u64,
+    free: u64,
+    used: u64,
+}
+
+/// `nvmlDeviceAddressingMode_v1_t`.
+#[repr(C)]
+struct AddressingMode {
+    version: u32,
+    value: u32,
+}
+
+impl AddressingMode {
+    /// `NVML_STRUCT_VERSION(DeviceAddressingMode, 1)`.
+    const VERSION: u32 = 8 | 1 << 24;
+}
+
+/// `nvmlConfComputeSystemState_t`.
+#[repr(C)]
+#[derive(Default)]
+struct ConfState {
+    environment: u32,
+    feature: u32,
+    developer_tools: u32,
+}
+
+/// `nvmlConfComputeMemSizeInfo_t`.
+#[repr(C)]
+#[derive(Default)]
+struct ConfSizes {
+    protected_kib: u64,
+    unprotected_kib: u64,
+}
+
 const _: () = assert!(size_of::<MemoryV2>() == 40 && size_of::<MemoryV1>() == 24);
+const _: () = assert!(size_of::<Bar1Memory>() == 24 && size_of::<AddressingMode>() == 8);
+const _: () = assert!(size_of::<ConfState>() == 12 && size_of::<ConfSizes>() == 16);
 
 type Handle = *mut c_void;
 type MemoryV1Call = unsafe extern "C" fn(Handle, *mut MemoryV1) -> u32;
 type MemoryV2Call = unsafe extern "C" fn(Handle, *mut MemoryV2) -> u32;
 type ListCall = unsafe extern "C" fn(Handle, *mut u32, *mut c_void) -> u32;
 type NumberCall = unsafe extern "C" fn(Handle, *mut u32) -> u32;
+type Bar1Call = unsafe extern "C" fn(Handle, *mut Bar1Memory) -> u32;
+type AddressingCall = unsafe extern "C" fn(Handle, *mut AddressingMode) -> u32;
+type ConfStateCall = unsafe extern "C" fn(*mut ConfState) -> u32;
+type ConfSizesCall = unsafe extern "C" fn(Handle, *mut ConfSizes) -> u32;
 type RowsCall = unsafe extern "C" fn(Handle, *mut u32, *mut u32, *mut u32, *mut u32) -> u32;
 
 /// The symbols that this library has. The library is never unloaded ([`super::nvml`] leaks it), so they stay valid.
@@ -54,6 +101,12 @@ pub(super) struct Symbols {
     gpu_instance: Option<NumberCall>,
     compute_instance: Option<NumberCall>,
     remapped_rows: Option<RowsCall>,
+    bar1: Option<Bar1Call>,
+    addressing: Option<AddressingCall>,
+    numa_node: Option<NumberCall>,
+    conf_state: Option<ConfStateCall>,
+    conf_sizes: Option<ConfSizesCall>,
+    conf_used: Option<MemoryV1Call>,
 }
 
 /// Why a list could not be read.
@@ -91,6 +144,12 @@ impl Symbols {
                 gpu_instance: symbol(nvml, "nvmlDeviceGetGpuInstanceId"),
                 compute_instance: symbol(nvml, "nvmlDeviceGetComputeInstanceId"),
                 remapped_rows: symbol(nvml, "nvmlDeviceGetRemappedRows"),
+                bar1: symbol(nvml, "nvmlDeviceGetBAR1MemoryInfo"),
+                addressing: symbol(nvml, "nvmlDeviceGetAddressingMode"),
+                numa_node: symbol(nvml, "nvmlDeviceGetNumaNodeId"),
+                conf_state: symbol(nvml, "nvmlSystemGetConfComputeState"),
+                conf_sizes: symbol(nvml, "nvmlDeviceGetConfComputeMemSizeInfo"),
+                conf_used: symbol(nvml, "nvmlDeviceGetConfComputeProtectedMemoryUsage"),
             }
         }
     }
@@ -174,6 +233,76 @@ impl Symbols {
         };
         check(code)?;
         Ok(RemappedRows { correctable, uncorrectable, pending: pending != 0, failed: failed != 0 })
+    }
+
+    /// BAR1 memory. On an H200 this takes 160 µs, twenty times as long as the memory itself.
+    pub(super) fn bar1(&self, device: &Device<'static>) -> Result<Bar1, Code> {
+        let call = self.bar1.ok_or(Code::FUNCTION_NOT_FOUND)?;
+        let mut m = Bar1Memory::default();
+        // SAFETY: the handle is this library's, and `m` outlives the call.
+        check(unsafe { call(device.handle().cast(), &raw mut m) })?;
+        Ok(Bar1 { total: Bytes(m.total), used: Bytes(m.used) })
+    }
+
+    /// How the device reaches system memory.
+    pub(super) fn addressing(&self, device: &Device<'static>) -> Result<Addressing, Code> {
+        let call = self.addressing.ok_or(Code::FUNCTION_NOT_FOUND)?;
+        let mut mode = AddressingMode { version: AddressingMode::VERSION, value: 0 };
+        // SAFETY: as above; `version` tells the library how much it may write.
+        check(unsafe { call(device.handle().cast(), &raw mut mode) })?;
+        Ok(match mode.value {
+            0 => Addressing::None,
+            1 => Addressing::Hmm,
+            2 => Addressing::Ats,
+            _ => Addressing::Other,
+        })
+    }
+
+    /// Whether the device's memory is a NUMA node. NVML answers "not supported" where GPUs are none.
+    pub(super) fn numa(&self, device: &Device<'static>) -> Result<NumaMemory, Code> {
+        let call = self.numa_node.ok_or(Code::FUNCTION_NOT_FOUND)?;
+        let mut node = 0;
+        // SAFETY: as above; `node` outlives the call.
+        match check(unsafe { call(device.handle().cast(), &raw mut node) }) {
+            Ok(()) => Ok(NumaMemory::Node(node)),
+            Err(code) if code == Code::NOT_SUPPORTED => Ok(NumaMemory::No),
+            Err(code) => Err(code),
+        }
+    }
+
+    /// The machine's state of confidential computing.
+    pub(super) fn conf_compute(&self) -> Result<ConfCompute, Code> {
+        let call = self.conf_state.ok_or(Code::FUNCTION_NOT_FOUND)?;
+        let mut state = ConfState::default();
+        // SAFETY: `state` is what the call writes to, and outlives it.
+        check(unsafe { call(&raw mut state) })?;
+        let environment = match state.environment {
+            0 => ConfEnvironment::Unavailable,
+            1 => ConfEnvironment::Simulation,
+            2 => ConfEnvironment::Production,
+            _ => ConfEnvironment::Other,
+        };
+        Ok(ConfCompute { on: state.feature == 1, environment, developer_tools: state.developer_tools == 1 })
+    }
+
+    /// How confidential computing divides the device's memory, and what is used of the protected part.
+    pub(super) fn conf_memory(&self, device: &Device<'static>) -> Result<ConfMemory, Code> {
+        let call = self.conf_sizes.ok_or(Code::FUNCTION_NOT_FOUND)?;
+        let mut sizes = ConfSizes::default();
+        // SAFETY: as above.
+        check(unsafe { call(device.handle().cast(), &raw mut sizes) })?;
+        let protected_used = self.conf_used.and_then(|call| {
+            let mut m = MemoryV1::default();
+            // SAFETY: as above; the call fills an `nvmlMemory_t`.
+            check(unsafe { call(device.handle().cast(), &raw mut m) }).ok()?;
+            Some(Bytes(m.used))
+        });
+        let bytes = |kib: u64| Bytes(kib.saturating_mul(1024));
+        Ok(ConfMemory {
+            protected: bytes(sizes.protected_kib),
+            unprotected: bytes(sizes.unprotected_kib),
+            protected_used,
+        })
     }
 
     /// GPU instance and compute instance of a MIG handle.

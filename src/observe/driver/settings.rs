@@ -11,7 +11,12 @@ use crate::model::{ComputeMode, DeviceFacts, DeviceIdentity, Gap, NowAndNext};
 use nvml_wrapper::{Device, enum_wrappers::device::ComputeMode as Mode, error::NvmlError};
 
 /// The facts of one GPU.
-pub(super) fn of(device: Result<&Device<'static>, &Gap>, identity: &DeviceIdentity, symbols: &Symbols) -> DeviceFacts {
+pub(super) fn of(
+    device: Result<&Device<'static>, &Gap>,
+    identity: &DeviceIdentity,
+    symbols: &Symbols,
+    confidential: bool,
+) -> DeviceFacts {
     let mut facts = DeviceFacts::unknown(identity.uuid.clone(), identity.index);
     let device = match device {
         Ok(device) => device,
@@ -33,6 +38,12 @@ pub(super) fn of(device: Result<&Device<'static>, &Gap>, identity: &DeviceIdenti
         Ok(rows) => Some(rows),
         Err(code) => refused("the remapped rows", code, identity, gaps),
     };
+    if confidential {
+        facts.conf_memory = match symbols.conf_memory(device) {
+            Ok(memory) => Some(memory),
+            Err(code) => refused("the protected memory", code, identity, gaps),
+        };
+    }
     facts
 }
 

@@ -79,6 +79,7 @@ impl Simulated {
             entries: (!refused).then(|| listed.into_iter().map(entry).collect()),
             list_api: None,
             utilization_percent: gpu.map(|g| g.utilization),
+            bar1: None,
             gaps: Vec::new(),
         }
     }
@@ -119,6 +120,8 @@ fn identity(machine: &Machine, part: &Part<'_>) -> Option<DeviceIdentity> {
         pci: Some(gpu.pci.clone()),
         minor: Some(gpu.minor),
         mig_parent: mig.is_none() && !gpu.mig.is_empty(),
+        addressing: None,
+        numa: None,
         mig,
     })
 }

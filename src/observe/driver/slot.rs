@@ -2,13 +2,14 @@
 //! thread that reads it and may stay there.
 
 use super::{
+    Extras,
     calls::{Call, about_to},
     codes::Code,
     raw::{ListError, Symbols},
     records::{Records, merge},
     settings,
 };
-use crate::model::{DeviceFacts, DeviceIdentity, DeviceLook, Entry, Gap, ListApi, ListKind, Memory, MemoryApi};
+use crate::model::{Bar1, DeviceFacts, DeviceIdentity, DeviceLook, Entry, Gap, ListApi, ListKind, Memory, MemoryApi};
 use nvml_wrapper::Device;
 
 /// How often a look is tried until the memory before and after the lists is the same.
@@ -21,6 +22,12 @@ pub(super) struct Slot {
     pub(super) device: Result<Device<'static>, Gap>,
     /// Why its UUID is unknown.
     pub(super) nameless: Option<Gap>,
+    /// The machine computes confidentially: what is not supported then may be so for that reason.
+    pub(super) confidential: bool,
+    /// What the next look reads beside memory and lists.
+    pub(super) extras: Extras,
+    /// The utilisation was asked for once: from then on it costs nothing.
+    knows_utilization: bool,
     symbols: Symbols,
     memory_api: MemoryApi,
     buffer: Records,
@@ -28,12 +35,22 @@ pub(super) struct Slot {
 
 impl Slot {
     pub(super) fn new(symbols: Symbols, identity: DeviceIdentity, device: Result<Device<'static>, Gap>) -> Self {
-        Self { identity, device, nameless: None, symbols, memory_api: MemoryApi::V2, buffer: Records::default() }
+        Self {
+            identity,
+            device,
+            nameless: None,
+            confidential: false,
+            extras: Extras::default(),
+            knows_utilization: false,
+            symbols,
+            memory_api: MemoryApi::V2,
+            buffer: Records::default(),
+        }
     }
 
     /// How the device is set up.
     pub(super) fn facts(&self) -> DeviceFacts {
-        settings::of(self.device.as_ref(), &self.identity, &self.symbols)
+        settings::of(self.device.as_ref(), &self.identity, &self.symbols, self.confidential)
     }
 
     /// Memory, lists, memory; if the two memories differ, again, at most five times.
@@ -49,7 +66,8 @@ impl Slot {
         let (mut entries, mut list_api) = (None, None);
         for attempt in 1..=ATTEMPTS {
             gaps.clear();
-            (entries, list_api) = lists(symbols, device, &self.identity, &mut self.buffer, &mut gaps);
+            (entries, list_api) =
+                lists(symbols, device, &self.identity, self.confidential, &mut self.buffer, &mut gaps);
             if reading.is_err() {
                 break;
             }
@@ -65,6 +83,9 @@ impl Slot {
             }
         }
         match reading {
+            Err(Code::NOT_SUPPORTED) if self.confidential => {
+                gaps.push(Gap::new(self.identity.label(), format!("reading the memory: {CONFIDENTIAL}")));
+            }
             // GB10 and Jetson: the GPU works in the machine's own memory, which no call divides.
             Err(Code::NOT_SUPPORTED) if entries.is_some() => gaps.push(Gap::new(
                 self.identity.label(),
@@ -74,10 +95,27 @@ impl Slot {
             Err(code) => gaps.push(Gap::new(self.identity.label(), format!("reading the memory: {code}"))),
             Ok(_) => {}
         }
-        about_to(Call::Utilization, Some(index));
         // A hint on who is idle, no more: where it is not known nothing is missing.
-        let utilization_percent = device.utilization_rates().ok().map(|rates| rates.gpu);
-        DeviceLook { list_api, utilization_percent, ..self.result(reading.ok(), entries, gaps) }
+        let mut utilization_percent = None;
+        if self.extras.utilization || self.knows_utilization {
+            about_to(Call::Utilization, Some(index));
+            utilization_percent = device.utilization_rates().ok().map(|rates| rates.gpu);
+            self.knows_utilization = true;
+        }
+        let bar1 = if self.extras.bar1 { self.bar1(device, &mut gaps) } else { None };
+        DeviceLook { list_api, utilization_percent, bar1, ..self.result(reading.ok(), entries, gaps) }
+    }
+
+    fn bar1(&self, device: &Device<'static>, gaps: &mut Vec<Gap>) -> Option<Bar1> {
+        about_to(Call::Bar1, Some(self.identity.index));
+        match self.symbols.bar1(device) {
+            Ok(bar1) => Some(bar1),
+            Err(code) => {
+                let reason = format!("reading the BAR1 memory: {}", in_words(code, self.confidential));
+                gaps.push(Gap::new(self.identity.label(), reason));
+                None
+            }
+        }
     }
 
     /// What is said of a device that could not be read.
@@ -92,9 +130,17 @@ impl Slot {
             entries,
             list_api: None,
             utilization_percent: None,
+            bar1: None,
             gaps,
         }
     }
+}
+
+/// What "not supported" may mean while confidential computing is on.
+const CONFIDENTIAL: &str = "not supported on this device while confidential computing is on";
+
+fn in_words(code: Code, confidential: bool) -> String {
+    if confidential && code == Code::NOT_SUPPORTED { CONFIDENTIAL.into() } else { code.to_string() }
 }
 
 /// One memory reading: version 2, or for good version 1 where the driver lacks that.
@@ -116,6 +162,7 @@ fn lists(
     symbols: &Symbols,
     device: &Device<'static>,
     identity: &DeviceIdentity,
+    confidential: bool,
     buffer: &mut Records,
     gaps: &mut Vec<Gap>,
 ) -> (Option<Vec<Entry>>, Option<ListApi>) {
@@ -135,6 +182,11 @@ fn lists(
                 // The compute list is asked first, and it is the one that matters.
                 api = api.or(Some(version));
                 merge(&mut entries, kind, &records);
+            }
+            // Elsewhere the compute list is always there; without it "nobody" would be a guess.
+            Err(ListError::Code(Code::NOT_SUPPORTED)) if confidential && kind == ListKind::Compute => {
+                compute_failed = true;
+                gaps.push(Gap::new(identity.label(), format!("reading the {name} process list: {CONFIDENTIAL}")));
             }
             Err(ListError::Code(code)) if code == Code::NOT_SUPPORTED || code.is_missing_call() => {}
             Err(e) => {

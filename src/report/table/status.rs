@@ -63,6 +63,10 @@ fn headline(page: &mut Page<'_>, report: &StatusReport) -> io::Result<()> {
     versions.extend(report.cuda_version.as_ref().map(|v| format!("CUDA {v}")));
     let versions = if versions.is_empty() { String::new() } else { format!(" ({})", versions.join(", ")) };
     let label = if report.simulated { "Simulated GPU, not a real one: " } else { "GPU memory: " };
+    let plain = text::clean(&format!("{used}{versions}"));
+    if page.style.width.is_some_and(|columns| text::width(label) + text::width(&plain) > usize::from(columns)) {
+        return page.paragraph("", &format!("{label}{plain}"));
+    }
     let used = page.style.bold(&used);
     page.line(&format!("{label}{used}{}", page.style.dim(&text::clean(&versions))))
 }
@@ -79,14 +83,18 @@ fn stands_out(page: &mut Page<'_>, report: &StatusReport) -> io::Result<()> {
         .collect();
     if !odd.is_empty() {
         let line = format!("Look at {}.", words::list(&odd));
-        return page.line(&page.style.strong(AnsiColor::Yellow, &line));
+        for line in text::wrap(&line, page.style.width.map(usize::from)) {
+            page.line(&page.style.strong(AnsiColor::Yellow, &line))?;
+        }
+        return Ok(());
     }
     let quiet = report.ghosts.is_empty() && report.findings.is_empty() && report.gaps.is_empty();
     if quiet { page.line("Nothing stands out.") } else { Ok(()) }
 }
 
 fn device_table(page: &mut Page<'_>, report: &StatusReport) -> io::Result<()> {
-    let mut grid = Grid::new([
+    let with_bar1 = report.devices.iter().any(|d| d.bar1_total_bytes.is_some());
+    let mut columns = vec![
         Column::left("DEVICE"),
         Column::flexible("NAME"),
         Column::right("TOTAL"),
@@ -94,9 +102,13 @@ fn device_table(page: &mut Page<'_>, report: &StatusReport) -> io::Result<()> {
         Column::right("USED ="),
         Column::right("LISTED +"),
         Column::right("UNLISTED"),
-    ]);
+    ];
+    if with_bar1 {
+        columns.extend([Column::right("BAR1 USED"), Column::right("BAR1 TOTAL")]);
+    }
+    let mut grid = Grid::new(columns);
     for d in &report.devices {
-        grid.row([
+        let mut row = vec![
             words::device(d.index, &d.uuid),
             d.name.clone().unwrap_or_else(|| "?".into()),
             words::amount(d.total_bytes),
@@ -104,7 +116,11 @@ fn device_table(page: &mut Page<'_>, report: &StatusReport) -> io::Result<()> {
             words::amount(d.used_bytes),
             words::amount(d.listed_bytes),
             words::signed(d.unaccounted_bytes),
-        ]);
+        ];
+        if with_bar1 {
+            row.extend([words::amount(d.bar1_used_bytes), words::amount(d.bar1_total_bytes)]);
+        }
+        grid.row(row);
     }
     page.line("")?;
     grid.write(page.style, page.out)

@@ -7,6 +7,7 @@ use crate::{
         Held, Holder, Limits, Lineage, Report, Scope, SettleEnd, StatusReport, Uuid, Verdict, schema,
     },
     report::Style,
+    text,
 };
 
 const PLAIN: Style = Style { width: None, color: false };
@@ -291,6 +292,8 @@ fn status_device(index: u32, used: Option<u64>, listed: Option<u64>) -> DeviceSt
         listed_bytes: listed.map(Bytes::mib),
         unaccounted_bytes: used.zip(listed).map(|(u, l)| (i64::try_from(u).unwrap() - i64::try_from(l).unwrap()) << 20),
         context_cost_bytes: Bytes::ZERO,
+        bar1_total_bytes: None,
+        bar1_used_bytes: None,
     }
 }
 
@@ -332,6 +335,24 @@ GPU 0   NVIDIA H200  140.4 GiB  139.8 GiB     0 B       0 B       0 B
     // What was not seen may be anything, so nothing is said about it.
     quiet.gaps = vec![Gap::new("/proc", "hidden")];
     assert!(!seen(&quiet, NARROW).contains("stands out"));
+}
+
+#[test]
+fn the_first_lines_of_status_keep_to_the_terminals_width() {
+    let stopped = |pid| holder(pid, Cause::Stopped, Lineage::Unknown, vec![held(0, Some(2048))]);
+    let mut report = status_report(vec![status_device(0, Some(2100), Some(2048))], vec![stopped(678), stopped(679)]);
+    report.simulated = true;
+    for (columns, head) in [
+        (50, "Simulated GPU, not a real one: 2100 MiB of 140.4\nGiB in use on 1 GPU (driver 580.159.04, CUDA 13.0)\n"),
+        (80, "Simulated GPU, not a real one: 2100 MiB of 140.4 GiB in use on 1 GPU (driver\n580.159.04, CUDA 13.0)\n"),
+        (200, "Simulated GPU, not a real one: 2100 MiB of 140.4 GiB in use on 1 GPU (driver 580.159.04, CUDA 13.0)\n"),
+    ] {
+        let text = seen(&report, Style { width: Some(columns), color: false });
+        assert!(text.starts_with(head), "{columns}: {text}");
+        let top: Vec<_> = text.lines().take_while(|l| !l.is_empty()).collect();
+        assert!(top.iter().all(|l| text::width(l) <= usize::from(columns)), "{columns}: {top:#?}");
+        assert!(top.join(" ").contains("Look at PID 678"), "{top:#?}");
+    }
 }
 
 #[test]

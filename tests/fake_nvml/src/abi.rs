@@ -56,6 +56,34 @@ pub(crate) struct PciInfo {
     pub(crate) bus_id: [c_char; 32],
 }
 
+/// `nvmlDeviceAddressingMode_v1_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct AddressingMode {
+    pub(crate) version: c_uint,
+    pub(crate) value: c_uint,
+}
+
+impl AddressingMode {
+    /// What a client must put into `version`.
+    pub(crate) const VERSION: c_uint = size_of::<Self>() as c_uint | 1 << 24;
+}
+
+/// `nvmlConfComputeSystemState_t`.
+#[repr(C)]
+pub(crate) struct ConfState {
+    pub(crate) environment: c_uint,
+    pub(crate) feature: c_uint,
+    pub(crate) developer_tools: c_uint,
+}
+
+/// `nvmlConfComputeMemSizeInfo_t`.
+#[repr(C)]
+pub(crate) struct ConfSizes {
+    pub(crate) protected_kib: c_ulonglong,
+    pub(crate) unprotected_kib: c_ulonglong,
+}
+
 /// `nvmlUtilization_t`.
 #[repr(C)]
 pub(crate) struct Utilization {

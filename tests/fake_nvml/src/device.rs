@@ -1,6 +1,6 @@
 //! What one device says about itself, its memory first.
 
-use crate::abi::{self, Handle, MemoryV1, MemoryV2, PciInfo, Utilization, put, put_text};
+use crate::abi::{self, AddressingMode, ConfSizes, Handle, MemoryV1, MemoryV2, PciInfo, Utilization, put, put_text};
 use std::ffi::{c_char, c_uint};
 
 nvml! {
@@ -45,6 +45,30 @@ nvml! {
         }
         let m = call.memory(part)?;
         put(memory, MemoryV2 { version, total: m.total, reserved: m.reserved, free: m.free, used: m.used })
+    };
+    fn nvmlDeviceGetBAR1MemoryInfo(device: Handle, memory: *mut MemoryV1) of device |call, part| {
+        // The record of BAR1 has the form of the first memory record.
+        let (total, used) = call.facts(part).bar1.ok_or(abi::NOT_SUPPORTED)?;
+        put(memory, MemoryV1 { total, free: total - used, used })
+    };
+    fn nvmlDeviceGetAddressingMode(device: Handle, mode: *mut AddressingMode) of device |call, part| {
+        let version = abi::get(mode)?.version;
+        if version != AddressingMode::VERSION {
+            return Err(abi::ARGUMENT_VERSION_MISMATCH);
+        }
+        put(mode, AddressingMode { version, value: call.facts(part).addressing })
+    };
+    fn nvmlDeviceGetNumaNodeId(device: Handle, node: *mut c_uint) of device |call, part| {
+        put(node, call.facts(part).numa_node.ok_or(abi::NOT_SUPPORTED)?)
+    };
+    fn nvmlDeviceGetConfComputeMemSizeInfo(device: Handle, sizes: *mut ConfSizes) of device |call, part| {
+        let gpu = call.gpu(part)?;
+        let (protected_kib, _) = call.facts(part).protected;
+        put(sizes, ConfSizes { protected_kib, unprotected_kib: (gpu.total - gpu.reserved) / 1024 - protected_kib })
+    };
+    fn nvmlDeviceGetConfComputeProtectedMemoryUsage(device: Handle, memory: *mut MemoryV1) of device |call, part| {
+        let (kib, used) = call.facts(part).protected;
+        put(memory, MemoryV1 { total: kib * 1024, free: kib * 1024 - used, used })
     };
     fn nvmlDeviceGetUtilizationRates(device: Handle, rates: *mut Utilization) of device |call, part| {
         let gpu = call.gpu(part)?;

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use std::{
     collections::HashMap,
+    fs::OpenOptions,
+    io::Write as _,
     path::Path,
     sync::{LazyLock, Mutex, PoisonError},
     thread::sleep,
@@ -31,6 +33,8 @@ pub struct Fault {
     pub hang: bool,
     /// Hang while this file (relative to the ledger) exists.
     pub hang_while: Option<String>,
+    /// Write a byte to the end of this file, which hangs in the kernel while its file system is frozen.
+    pub write_to: Option<String>,
     /// The process lists say "not available" for all memory.
     pub bytes_unavailable: bool,
 }
@@ -43,6 +47,8 @@ pub struct Oddities {
     pub faults: Vec<Fault>,
     /// `_v3` of the process lists writes 32-byte records, as drivers 535.43 to 535.86 did.
     pub wide_records: bool,
+    /// Confidential computing: environment, feature, developers' tools.
+    pub conf_compute: [u32; 3],
     /// How the GPUs are set up, in their order; a GPU without one is set up as an H200 comes.
     pub facts: Vec<Facts>,
 }
@@ -63,6 +69,14 @@ pub struct Facts {
     pub pages_pending: Option<u32>,
     /// Remapped rows: correctable, uncorrectable, pending, failed; `None`: not supported.
     pub remapped_rows: Option<(u32, u32, u32, u32)>,
+    /// BAR1 memory, total and used bytes; `None`: not supported.
+    pub bar1: Option<(u64, u64)>,
+    /// Addressing mode: 0 none, 1 HMM, 2 ATS.
+    pub addressing: u32,
+    /// The NUMA node that its memory is; `None`: it is none.
+    pub numa_node: Option<u32>,
+    /// KiB that confidential computing protects, and of them used bytes.
+    pub protected: (u64, u64),
 }
 
 impl Default for Facts {
@@ -74,6 +88,10 @@ impl Default for Facts {
             ecc: (1, 1),
             pages_pending: None,
             remapped_rows: Some((0, 0, 0, 0)),
+            bar1: Some((256 << 30, 1_703_936)),
+            addressing: 0,
+            numa_node: None,
+            protected: (0, 0),
         }
     }
 }
@@ -104,6 +122,11 @@ pub(crate) fn suffer(
     let mut effect = Effect::default();
     for fault in faults.iter().filter(|f| f.fits(ledger, function, device, number)) {
         sleep(Duration::from_millis(fault.delay_ms));
+        if let Some(path) = &fault.write_to {
+            hanging();
+            // Opening for writing hangs on a frozen file system as the write itself would.
+            let _ = OpenOptions::new().append(true).open(path).and_then(|mut file| file.write_all(b"x"));
+        }
         let hangs = || fault.hang || fault.hang_while.as_ref().is_some_and(|file| ledger.join(file).exists());
         if hangs() {
             hanging();

@@ -1,7 +1,7 @@
 //! Opening, closing, versions, names.
 
 use crate::{
-    abi::{self, Code, put, put_text, text_at},
+    abi::{self, Code, ConfState, put, put_text, text_at},
     call::{self, Part},
 };
 use std::ffi::{c_char, c_int, c_uint};
@@ -52,6 +52,10 @@ nvml! {
     };
     fn nvmlSystemGetNVMLVersion(text: *mut c_char, length: c_uint) |call| {
         put_text(text, length, &call.machine.nvml_version)
+    };
+    fn nvmlSystemGetConfComputeState(state: *mut ConfState) |call| {
+        let [environment, feature, developer_tools] = call.odd.conf_compute;
+        put(state, ConfState { environment, feature, developer_tools })
     };
     fn nvmlSystemGetCudaDriverVersion(version: *mut c_int) |call| put(version, call.machine.cuda_version);
     fn nvmlSystemGetCudaDriverVersion_v2(version: *mut c_int) |call| put(version, call.machine.cuda_version);

@@ -26,6 +26,8 @@ pub(super) fn gpu(index: u32, name: &str) -> DeviceIdentity {
         minor: Some(index),
         mig: None,
         mig_parent: false,
+        addressing: None,
+        numa: None,
     }
 }
 
@@ -53,6 +55,7 @@ pub(super) fn memory(index: u32) -> DeviceLook {
         memory: Some(memory),
         entries: Some(Vec::new()),
         utilization_percent: None,
+        bar1: None,
         list_api: None,
         gaps: Vec::new(),
     }
@@ -75,7 +78,11 @@ pub(super) fn healthy() -> Facts {
         driver: Ok(DriverSeen {
             inventory,
             look: Ok(Look { at_ms: 0, devices: vec![memory(0), memory(1)] }),
-            facts: Ok(DriverFacts { mapped: Some(vec![LIBRARY.into()]), devices: vec![settings(0), settings(1)] }),
+            facts: Ok(DriverFacts {
+                mapped: Some(vec![LIBRARY.into()]),
+                conf_compute: None,
+                devices: vec![settings(0), settings(1)],
+            }),
         }),
         kernel: Kernel { module: Some("580.159.04".into()), open: Some(true) },
         observer: Some(Observer {
