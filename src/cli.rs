@@ -184,7 +184,8 @@ pub struct StatusArgs {
         conflicts_with = "fail_on"
     )]
     pub watch: Option<Duration>,
-    /// Name everybody who has a GPU open too, memory or not: monitors, ranks with a GPU they do not use
+    /// Name everybody who has a GPU open too, memory or not (monitors, ranks with a GPU they do not use), and ask how busy
+    /// the GPUs are
     #[arg(long)]
     pub all: bool,
     /// Read BAR1 memory too, the window through which the CPU and other devices reach GPU memory

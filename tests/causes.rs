@@ -330,10 +330,16 @@ fn monitors_are_named_on_request_only() {
 fn a_busy_gpu_that_nobody_holds_is_a_finding() {
     let rig = Rig::new();
     rig.edit_machine(|machine| machine["devices"][0]["utilization"] = 97.into());
-    let found = status(&rig);
+    let all = || rig.run("status --all --json").expect_code(0).json();
+    let found = all();
     let text = finding(&found, "utilization").unwrap()["text"].as_str().unwrap();
     assert!(text.contains("97% busy"), "{text}");
+    // It takes milliseconds, so that a plain look leaves it out.
+    let asked = || rig.calls().iter().filter(|call| call.function == "nvmlDeviceGetUtilizationRates").count();
+    let before = asked();
+    assert_eq!(finding(&status(&rig), "utilization"), None);
+    assert!(before > 0 && asked() == before, "a plain look asked for it");
     let _neighbour = rig.start("alloc 0 1GiB ready up hold");
     rig.wait_for("up");
-    assert_eq!(finding(&status(&rig), "utilization"), None);
+    assert_eq!(finding(&all(), "utilization"), None);
 }

@@ -17,7 +17,7 @@ use crate::{
     exit::Ending,
     model::Limits,
     observe::{
-        driver::Source,
+        driver::{Extras, Source},
         proc::ProcOptions,
         select::{Selection, Visible},
         session::SessionOptions,
@@ -62,7 +62,7 @@ fn session_options(global: &Global) -> SessionOptions {
         selection: selection(global),
         open_timeout: global.nvml_timeout.unwrap_or(OPEN_TIMEOUT),
         look_timeout: global.nvml_timeout.unwrap_or(LOOK_TIMEOUT),
-        bar1: false,
+        extras: Extras::default(),
     }
 }
 

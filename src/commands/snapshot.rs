@@ -6,6 +6,7 @@ use crate::{
     error::hinted,
     exit::{self, Ending},
     observe::{
+        driver::Extras,
         marker::snapshot_id,
         session::{Session, SessionOptions},
     },
@@ -25,7 +26,7 @@ pub(super) fn run(global: &Global, args: &SnapshotArgs) -> anyhow::Result<Ending
         ));
     }
     let file = args.output.as_deref().map(Pending::open).transpose()?;
-    let options = SessionOptions { bar1: args.bar1, ..session_options(global) };
+    let options = SessionOptions { extras: Extras { bar1: args.bar1, utilization: true }, ..session_options(global) };
     let mut snapshot = Session::open(&options, driver_is_slow)?.snapshot()?;
     if global.redact {
         redact::snapshot(&mut snapshot);

@@ -9,7 +9,10 @@ use crate::{
     exit::{self, Ending},
     judge,
     model::{Snapshot, StatusReport},
-    observe::session::{Session, SessionOptions},
+    observe::{
+        driver::Extras,
+        session::{Session, SessionOptions},
+    },
     report::{Style, json, redact, table},
     text,
 };
@@ -27,7 +30,10 @@ const SLOW: Duration = Duration::from_secs(5);
 /// # Errors
 /// If nothing could be read.
 pub(super) fn run(global: &Global, args: &StatusArgs) -> anyhow::Result<Ending> {
-    let options = SessionOptions { bar1: args.bar1, ..session_options(global) };
+    let options = SessionOptions {
+        extras: Extras { bar1: args.bar1, utilization: args.all || args.watch.is_some() },
+        ..session_options(global)
+    };
     if let Some(every) = args.watch {
         return watch(&options, every, args, global.redact);
     }

@@ -3,7 +3,7 @@
 
 use super::{
     SnapshotParts, assemble,
-    driver::{Client, Inventory, Message, Options, Placement, Source},
+    driver::{Client, Extras, Inventory, Message, Options, Placement, Source},
     marker,
     proc::{ProcOptions, ProcReader, Scan},
     select::Selection,
@@ -32,8 +32,8 @@ pub struct SessionOptions {
     pub open_timeout: Duration,
     /// Longest time for one look.
     pub look_timeout: Duration,
-    /// Snapshots have BAR1 memory too.
-    pub bar1: bool,
+    /// What snapshots read beside memory and lists.
+    pub extras: Extras,
 }
 
 /// A driver that answers, and a `/proc` to go with it.
@@ -48,7 +48,7 @@ pub struct Session {
     began: Instant,
     /// The scan that ran while the driver opened; the first snapshot takes it.
     first_scan: Option<JoinHandle<Scan>>,
-    bar1: bool,
+    extras: Extras,
 }
 
 impl Session {
@@ -94,7 +94,7 @@ impl Session {
             selected,
             began,
             first_scan: Some(scanner),
-            bar1: options.bar1,
+            extras: options.extras,
         })
     }
 
@@ -118,10 +118,7 @@ impl Session {
     /// # Errors
     /// If the driver does not answer.
     pub fn snapshot(&mut self) -> anyhow::Result<Snapshot> {
-        match self.bar1 {
-            true => self.client.request_look_with_bar1(&self.selected),
-            false => self.client.request_look(&self.selected),
-        }
+        self.client.request_look(&self.selected, self.extras);
         let observer = self.observer();
         let look = self.wait_for_look()?;
         let scan = self.first_scan.take().and_then(|scanner| scanner.join().ok());
@@ -146,7 +143,7 @@ impl Session {
     pub fn look(&mut self) -> anyhow::Result<Look> {
         // By the time of a later snapshot it would be old.
         self.first_scan = None;
-        self.client.request_look(&self.selected);
+        self.client.request_look(&self.selected, Extras::default());
         self.wait_for_look()
     }
 

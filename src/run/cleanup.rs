@@ -16,6 +16,7 @@ use crate::{
         signal::{self, Aim, Grounds, Refusal, Target},
     },
     model::{CleanedDevice, Cleanup, Ended, LeftAlone, Look, ProcId, Process, ProcessState, Trace, Uuid},
+    observe::driver::Extras,
     text,
 };
 use rustix::process::Signal;
@@ -94,7 +95,7 @@ impl Session {
         let mut last: Option<Look> = None;
         loop {
             self.inbox.look = None;
-            self.looker().request_look(selected);
+            self.looker().request_look(selected, Extras::default());
             while self.inbox.look.is_none() && Instant::now() < until {
                 self.inbox.wait(until);
             }

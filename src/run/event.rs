@@ -26,14 +26,14 @@ pub fn channel() -> (mpsc::Sender<Event>, mpsc::Receiver<Event>) {
 /// Who answers for the devices: the driver's client, and in the tests of the loop a scripted one.
 pub trait Looker {
     /// As [`driver::Client::request_look`]: exactly one [`Message::Look`] follows as an [`Event::Driver`].
-    fn request_look(&self, devices: &[crate::model::Uuid]);
+    fn request_look(&self, devices: &[crate::model::Uuid], extras: driver::Extras);
     /// As [`driver::Client::tool_processes`].
     fn tool_processes(&self) -> Vec<crate::model::ProcId>;
 }
 
 impl Looker for driver::Client {
-    fn request_look(&self, devices: &[crate::model::Uuid]) {
-        Self::request_look(self, devices);
+    fn request_look(&self, devices: &[crate::model::Uuid], extras: driver::Extras) {
+        Self::request_look(self, devices, extras);
     }
 
     fn tool_processes(&self) -> Vec<crate::model::ProcId> {

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     judge::fold::Fold,
     model::{Bytes, DeviceEvent, DeviceLook, Gap, Look, Process, Trace, Uuid},
-    observe::driver::Failure,
+    observe::driver::{Extras, Failure},
 };
 use std::time::{Duration, Instant};
 
@@ -145,7 +145,7 @@ impl Sampler {
         let stretched = if self.still >= STILL_LOOKS && !settling { self.interval * 2 } else { self.interval };
         self.next = now + if self.quick > QUICK_STEPS_MS.len() { stretched } else { pause.min(self.interval) };
         self.stage = Stage::Looking(Asked { at: now, settling, all_gone });
-        looker.request_look(&self.devices);
+        looker.request_look(&self.devices, Extras::default());
     }
 
     /// The driver answered.

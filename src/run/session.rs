@@ -11,7 +11,10 @@ use super::{
 use crate::{
     exit::Ending,
     model::{BootId, Look, Observer, Uuid},
-    observe::{driver::Inventory, proc::ProcReader},
+    observe::{
+        driver::{Extras, Inventory},
+        proc::ProcReader,
+    },
 };
 use anyhow::Context;
 use std::{
@@ -59,7 +62,7 @@ pub struct Session {
 struct Nobody;
 
 impl Looker for Nobody {
-    fn request_look(&self, _: &[Uuid]) {}
+    fn request_look(&self, _: &[Uuid], _: Extras) {}
     fn tool_processes(&self) -> Vec<crate::model::ProcId> {
         Vec::new()
     }
@@ -130,7 +133,7 @@ impl Session {
         let opened = self.wait_for(open_timeout + CLIENT_PATIENCE, true, |inbox| inbox.opened.take())?;
         let inventory = opened.context("the NVIDIA driver did not answer in time")?.map_err(anyhow::Error::new)?;
         let selected = select(&inventory)?;
-        self.looker().request_look(&selected);
+        self.looker().request_look(&selected, Extras::default());
         let looked = self.wait_for(self.look_timeout + CLIENT_PATIENCE, false, |inbox| inbox.look.take())?;
         let mut look = looked.context("the NVIDIA driver did not answer in time")?.map_err(anyhow::Error::new)?;
         look.at_ms = u64::try_from(self.zero.elapsed().as_millis()).unwrap_or(u64::MAX);

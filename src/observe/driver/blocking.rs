@@ -1,6 +1,6 @@
 //! The driver for commands that take one look and wait for it: the same messages, one after the other.
 
-use super::{Client, Failure, FailureKind, Inventory, Message, Options};
+use super::{Client, Extras, Failure, FailureKind, Inventory, Message, Options};
 use crate::model::{DeviceEvent, DriverFacts, Look, ProcId, Uuid};
 use std::{
     path::Path,
@@ -67,7 +67,7 @@ impl Blocking {
     /// # Errors
     /// Why there is none.
     pub fn look(&mut self, devices: &[Uuid]) -> Result<Look, Failure> {
-        self.client.request_look(devices);
+        self.client.request_look(devices, Extras { utilization: true, ..Extras::default() });
         loop {
             match self.messages.recv() {
                 Ok(Message::Look(result)) => return result,

@@ -2,7 +2,7 @@
 //! of it runs on a thread of its own, so that nothing a driver does can block the owner.
 
 use super::{
-    Failure, FailureKind, Message, Options, Source,
+    Extras, Failure, FailureKind, Message, Options, Source,
     calls::whereabouts,
     keeper::OWN_BINARY,
     link::{Event, Link, Tools, Wanted},
@@ -73,14 +73,9 @@ impl Client {
     }
 
     /// Asks for one look at these devices (empty: all). Exactly one [`Message::Look`] follows.
-    pub fn request_look(&self, devices: &[Uuid]) {
+    pub fn request_look(&self, devices: &[Uuid], extras: Extras) {
         // The thread ends only with this client.
-        let _ = self.events.send(Event::Request(Wanted::Look(devices.to_vec(), false)));
-    }
-
-    /// The same with BAR1 memory, which takes many times as long: for a single look, never for sampling.
-    pub fn request_look_with_bar1(&self, devices: &[Uuid]) {
-        let _ = self.events.send(Event::Request(Wanted::Look(devices.to_vec(), true)));
+        let _ = self.events.send(Event::Request(Wanted::Look(devices.to_vec(), extras)));
     }
 
     /// Asks how the devices are set up. Exactly one answer comes through `answer`, under the deadline of a look.
@@ -192,8 +187,8 @@ impl<D: Fn(Message)> Driver<D> {
                     let patience_ms = patience_ms(self.options.look_timeout);
                     let ask = match self.queue.front() {
                         Some(Wanted::Facts(_)) => Ask::Facts,
-                        Some(Wanted::Look(devices, bar1)) => {
-                            Ask::Look { devices: devices.clone(), bar1: *bar1, patience_ms }
+                        Some(Wanted::Look(devices, extras)) => {
+                            Ask::Look { devices: devices.clone(), extras: *extras, patience_ms }
                         }
                         None => return,
                     };

@@ -79,11 +79,11 @@ fn serve() -> io::Result<()> {
                     inventory
                 }))
             }
-            Ask::Look { devices, bar1, patience_ms } => Say::Look(
+            Ask::Look { devices, extras, patience_ms } => Say::Look(
                 source
                     .as_mut()
                     .ok_or_else(unopened)
-                    .and_then(|source| source.look(&devices, bar1, patience(patience_ms))),
+                    .and_then(|source| source.look(&devices, extras, patience(patience_ms))),
             ),
             Ask::Facts => Say::Facts(source.as_mut().ok_or_else(unopened).and_then(|source| source.facts())),
         };

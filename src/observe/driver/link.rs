@@ -2,7 +2,7 @@
 //! and reports; what that means is [`super::client`]'s business.
 
 use super::{
-    Failure, Placement,
+    Extras, Failure, Placement,
     helper::START_NURSERY,
     keeper::{Kept, inner, pump},
     protocol::{Answer, Say},
@@ -26,8 +26,8 @@ use std::{
 /// What the owner wants to know.
 #[derive(Debug, Clone)]
 pub(super) enum Wanted {
-    /// A look at these devices, with their BAR1 memory or not; it goes where all looks go.
-    Look(Vec<Uuid>, bool),
+    /// A look at these devices; it goes where all looks go.
+    Look(Vec<Uuid>, Extras),
     /// The facts, for whoever holds the other end. They are no message of the client's, because only one caller in its
     /// life asks for them.
     Facts(Sender<Result<DriverFacts, Failure>>),

@@ -32,6 +32,16 @@ use crate::model::{DeviceEvent, DeviceIdentity, DriverFacts, DriverInfo, Gap, Lo
 use serde::{Deserialize, Serialize};
 use std::{path::PathBuf, time::Duration};
 
+/// What a look reads beside memory and lists, because it takes many times as long as these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Extras {
+    /// BAR1 memory (160 µs on an H200, where the memory takes 8).
+    pub bar1: bool,
+    /// The utilisation. Its first call takes 3 ms a GPU on an H200, every further one 2 µs: once it was asked for, every
+    /// look has it.
+    pub utilization: bool,
+}
+
 /// Where device readings come from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -166,9 +176,8 @@ trait DeviceSource {
     /// The devices that there are.
     fn inventory(&mut self) -> Result<Inventory, Failure>;
 
-    /// One look at these devices (empty: all), in the order of the inventory, `at_ms` 0, with their BAR1 memory if that
-    /// is wanted. A device that has not answered after `patience` is a gap, if another has.
-    fn look(&mut self, devices: &[Uuid], bar1: bool, patience: Duration) -> Result<Look, Failure>;
+    /// One look at these devices (empty: all), in the order of the inventory, `at_ms` 0. A device that has not answered after `patience` is a gap, if another has.
+    fn look(&mut self, devices: &[Uuid], extras: Extras, patience: Duration) -> Result<Look, Failure>;
 
     /// How the devices are set up.
     fn facts(&mut self) -> Result<DriverFacts, Failure>;
@@ -182,7 +191,7 @@ impl DeviceSource for simulated::Simulated {
         Self::inventory(self)
     }
 
-    fn look(&mut self, devices: &[Uuid], _bar1: bool, _: Duration) -> Result<Look, Failure> {
+    fn look(&mut self, devices: &[Uuid], _: Extras, _: Duration) -> Result<Look, Failure> {
         Self::look(self, devices)
     }
 

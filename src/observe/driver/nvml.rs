@@ -4,7 +4,7 @@
 //! NVML is never shut down: that costs milliseconds, and the process ends anyway.
 
 use super::{
-    DeviceSource, Failure, Inventory,
+    DeviceSource, Extras, Failure, Inventory,
     calls::{self, Call, about_to, done},
     codes::{self, Code},
     events::Events,
@@ -51,13 +51,11 @@ impl Nvml {
         }
         let until = Instant::now() + patience;
         let about = About::ask(library, symbols, explicit);
-        about_to(Call::ConfCompute, None);
-        let conf_compute = symbols.conf_compute().ok();
         let mut slots = open_all(library, symbols, count, patience, until);
+        let (driver, conf_compute) = about.until(until, file);
         for slot in &mut slots {
             slot.confidential = conf_compute.is_some_and(|state| state.on);
         }
-        let driver = about.until(until, file);
         let devices = slots.iter().map(|s| s.identity.clone()).collect();
         let mut gaps: Vec<Gap> =
             slots.iter().filter_map(|s| s.device.as_ref().err().or(s.nameless.as_ref())).cloned().collect();
@@ -103,6 +101,7 @@ fn reason(error: &dyn std::error::Error) -> String {
 struct About {
     answering: Receiver<(Option<String>, Option<String>)>,
     versions: Receiver<(Option<String>, Option<String>)>,
+    conf_compute: Receiver<Option<ConfCompute>>,
     cuda: Receiver<Option<String>>,
 }
 
@@ -111,31 +110,36 @@ impl About {
         let explicit = explicit.map(Path::to_path_buf);
         let (tell_answering, answering) = mpsc::channel();
         let (tell_versions, versions) = mpsc::channel();
+        let (tell_conf_compute, conf_compute) = mpsc::channel();
         let (tell_cuda, cuda) = mpsc::channel();
         // Nobody listens any more to what takes too long. Where no thread can be had nothing is known.
         let _ = thread::Builder::new().spawn(move || {
             let _ = tell_answering.send(interposed::look(&symbols.addresses(), explicit.as_deref()));
             about_to(Call::Version, None);
             let _ = tell_versions.send((library.sys_driver_version().ok(), library.sys_nvml_version().ok()));
+            about_to(Call::ConfCompute, None);
+            let _ = tell_conf_compute.send(symbols.conf_compute().ok());
             about_to(Call::CudaVersion, None);
             let _ = tell_cuda.send(cuda_version(library));
         });
-        Self { answering, versions, cuda }
+        Self { answering, versions, conf_compute, cuda }
     }
 
     /// What is known at that time at the latest; `file` is the library that was asked for.
-    fn until(&self, until: Instant, file: Option<String>) -> DriverInfo {
+    fn until(&self, until: Instant, file: Option<String>) -> (DriverInfo, Option<ConfCompute>) {
         let (answers, interposed) = within(&self.answering, until)
             .unwrap_or_else(|| (None, Some("which library answers could not be read".to_owned())));
         let (driver_version, nvml_version) = within(&self.versions, until).unwrap_or_default();
-        DriverInfo {
+        let conf_compute = within(&self.conf_compute, until).flatten();
+        let driver = DriverInfo {
             source: DriverSource::Nvml,
             driver_version,
             nvml_version,
             cuda_version: within(&self.cuda, until).flatten(),
             library: answers.or(file),
             interposed,
-        }
+        };
+        (driver, conf_compute)
     }
 }
 
@@ -264,8 +268,8 @@ impl DeviceSource for Nvml {
         Ok(self.inventory.clone())
     }
 
-    fn look(&mut self, devices: &[Uuid], bar1: bool, patience: Duration) -> Result<Look, Failure> {
-        let devices = self.readers.look(devices, bar1, patience);
+    fn look(&mut self, devices: &[Uuid], extras: Extras, patience: Duration) -> Result<Look, Failure> {
+        let devices = self.readers.look(devices, extras, patience);
         done();
         Ok(Look { at_ms: 0, devices })
     }

@@ -1,7 +1,7 @@
 //! The words between the client and its helper: one JSON line each way. Apart from both, because both sides and the
 //! stand-in helpers of the tests must agree on it.
 
-use super::{Failure, Inventory, Source};
+use super::{Extras, Failure, Inventory, Source};
 use crate::model::{DeviceEvent, DriverFacts, Look, Uuid};
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead};
@@ -32,8 +32,8 @@ pub(super) enum Ask {
     Look {
         /// Empty: all.
         devices: Vec<Uuid>,
-        /// BAR1 memory too, which costs more than all the rest.
-        bar1: bool,
+        /// What is read beside memory and lists.
+        extras: Extras,
         /// As above.
         patience_ms: u64,
     },
@@ -114,7 +114,11 @@ mod tests {
         });
         round_trip(&Request {
             id: 2,
-            ask: Ask::Look { devices: vec![Uuid("GPU-1\n\"".into())], bar1: true, patience_ms: 1 },
+            ask: Ask::Look {
+                devices: vec![Uuid("GPU-1\n\"".into())],
+                extras: Extras { bar1: true, utilization: false },
+                patience_ms: 1,
+            },
         });
         let look = DeviceLook {
             uuid: Uuid("GPU-1".into()),

@@ -6,6 +6,7 @@
 //! hangs is not asked again until its call has come back, so at most one thread a device is ever lost.
 
 use super::{
+    Extras,
     calls::{self, done},
     slot::Slot,
 };
@@ -108,11 +109,11 @@ impl Readers {
 
     /// One look at these devices (empty: all). A device that has not answered after `patience` is a gap, if another has;
     /// while none has, this waits on, because then the driver as a whole does not answer.
-    pub(super) fn look(&mut self, devices: &[Uuid], bar1: bool, patience: Duration) -> Vec<DeviceLook> {
+    pub(super) fn look(&mut self, devices: &[Uuid], extras: Extras, patience: Duration) -> Vec<DeviceLook> {
         self.take_back();
         for place in &mut self.places {
             if let Place::Here(slot) = place {
-                slot.bar1_wanted = bar1;
+                slot.extras = extras;
             }
         }
         let wanted: Vec<usize> = (0..self.places.len())

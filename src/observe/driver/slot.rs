@@ -2,6 +2,7 @@
 //! thread that reads it and may stay there.
 
 use super::{
+    Extras,
     calls::{Call, about_to},
     codes::Code,
     raw::{ListError, Symbols},
@@ -23,8 +24,10 @@ pub(super) struct Slot {
     pub(super) nameless: Option<Gap>,
     /// The machine computes confidentially: what is not supported then may be so for that reason.
     pub(super) confidential: bool,
-    /// The next look reads BAR1 memory too.
-    pub(super) bar1_wanted: bool,
+    /// What the next look reads beside memory and lists.
+    pub(super) extras: Extras,
+    /// The utilisation was asked for once: from then on it costs nothing.
+    knows_utilization: bool,
     symbols: Symbols,
     memory_api: MemoryApi,
     buffer: Records,
@@ -37,7 +40,8 @@ impl Slot {
             device,
             nameless: None,
             confidential: false,
-            bar1_wanted: false,
+            extras: Extras::default(),
+            knows_utilization: false,
             symbols,
             memory_api: MemoryApi::V2,
             buffer: Records::default(),
@@ -91,10 +95,14 @@ impl Slot {
             Err(code) => gaps.push(Gap::new(self.identity.label(), format!("reading the memory: {code}"))),
             Ok(_) => {}
         }
-        about_to(Call::Utilization, Some(index));
         // A hint on who is idle, no more: where it is not known nothing is missing.
-        let utilization_percent = device.utilization_rates().ok().map(|rates| rates.gpu);
-        let bar1 = if self.bar1_wanted { self.bar1(device, &mut gaps) } else { None };
+        let mut utilization_percent = None;
+        if self.extras.utilization || self.knows_utilization {
+            about_to(Call::Utilization, Some(index));
+            utilization_percent = device.utilization_rates().ok().map(|rates| rates.gpu);
+            self.knows_utilization = true;
+        }
+        let bar1 = if self.extras.bar1 { self.bar1(device, &mut gaps) } else { None };
         DeviceLook { list_api, utilization_percent, bar1, ..self.result(reading.ok(), entries, gaps) }
     }
 

@@ -110,7 +110,7 @@ impl Stage {
 
     /// Asks for a look; the name of the device that it tells.
     fn look(&self) -> Result<String, Failure> {
-        self.client.as_ref().unwrap().request_look(&[]);
+        self.client.as_ref().unwrap().request_look(&[], Extras::default());
         self.answer()
     }
 
@@ -144,7 +144,7 @@ fn answers_come_in_order_and_the_helper_is_reaped() {
     let mut stage = Stage::new("next; opened; while :; do next; look \"$id\"; done");
     assert!(stage.opened().is_ok());
     for _ in 0..3 {
-        stage.client.as_ref().unwrap().request_look(&[]);
+        stage.client.as_ref().unwrap().request_look(&[], Extras::default());
     }
     assert_eq!([stage.answer(), stage.answer(), stage.answer()], ["2", "3", "4"].map(|s| Ok(s.into())));
     let helper = stage.helper();
@@ -156,7 +156,7 @@ fn answers_come_in_order_and_the_helper_is_reaped() {
 #[test]
 fn a_look_may_be_asked_for_before_the_driver_is_open() {
     let stage = Stage::with_limits("next; wait_for go; opened; next; look a", PATIENCE, PATIENCE);
-    stage.client.as_ref().unwrap().request_look(&[]);
+    stage.client.as_ref().unwrap().request_look(&[], Extras::default());
     fs::write(stage.file("go"), "").unwrap();
     assert!(stage.opened().is_ok());
     assert_eq!(stage.answer(), Ok("a".into()));
@@ -283,7 +283,7 @@ fn a_driver_that_does_not_open_says_why() {
 fn dropping_waits_for_nothing_and_leaves_nothing() {
     let mut stage = Stage::with_limits("next; opened; next; : > asked; next", PATIENCE, PATIENCE);
     assert!(stage.opened().is_ok());
-    stage.client.as_ref().unwrap().request_look(&[]);
+    stage.client.as_ref().unwrap().request_look(&[], Extras::default());
     until("the helper hangs", || stage.file("asked").exists());
     let helper = stage.helper();
     let before = Instant::now();
