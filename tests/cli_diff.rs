@@ -68,7 +68,10 @@ fn nothing_new_is_clean_and_a_new_holder_is_residue() {
 /// The holders with the ages of others, which grow meanwhile.
 fn later(mut holders: Value, others: &Value) -> Value {
     for (holder, other) in holders.as_array_mut().unwrap().iter_mut().zip(others.as_array().unwrap()) {
-        holder["age_seconds"] = other["age_seconds"].clone();
+        // A program that waits wakes now and then, so its state may be another one in the next look.
+        for changing in ["age_seconds", "state"] {
+            holder[changing] = other[changing].clone();
+        }
     }
     holders
 }
