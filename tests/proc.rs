@@ -512,10 +512,11 @@ fn inner_nobody() {
     assert_eq!((&listed.files, listed.id), (&None, other.id), "unknown is not none");
     assert!(listed.argv[0].ends_with("python3"));
     assert_eq!(scan.gaps, []);
-    // Threads of the kernel have no command line; nobody needs to inspect them.
+    // Nobody needs to inspect threads of the kernel (PF_KTHREAD, in the flags of `stat`).
     for who in &scan.uninspected {
-        let text = std::fs::read(format!("/proc/{}/cmdline", who.id.pid)).unwrap_or_else(|_| b"gone".to_vec());
-        assert!(!text.is_empty() || who.id.pid == pid, "{who:?}");
+        let Ok(stat) = std::fs::read_to_string(format!("/proc/{}/stat", who.id.pid)) else { continue };
+        let flags: u32 = stat.rsplit_once(") ").unwrap().1.split(' ').nth(6).unwrap().parse().unwrap();
+        assert_eq!(flags & 0x0020_0000, 0, "{who:?}");
     }
     // Ourselves we can read.
     assert!(scan.uninspected.iter().all(|u| u.id.pid != std::process::id()));
