@@ -146,16 +146,25 @@ pub fn display_arguments(argv: &[OsString]) -> Vec<String> {
 /// A foreign word as a part of a command to paste: quoted where a shell would act on it. `None` where it cannot be pasted
 /// at all, because it holds what acts on a terminal.
 pub fn shell_word(word: &str) -> Option<String> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | ':' | '@' | '%' | '+' | ',');
+    // A word that begins with a dash would be taken for an option, quoted or not.
+    if word.starts_with('-') { quoted(&format!("./{word}"), false) } else { quoted(word, true) }
+}
+
+/// A command line of our own as it is to be pasted, options included.
+pub fn shell_line(words: &[String]) -> Option<String> {
+    Some(words.iter().map(|word| quoted(word, true)).collect::<Option<Vec<_>>>()?.join(" "))
+}
+
+fn quoted(word: &str, may_be_bare: bool) -> Option<String> {
+    let plain =
+        |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | ':' | '@' | '%' | '+' | ',' | '=');
     if word.chars().any(acts) {
         return None;
     }
-    if !word.is_empty() && !word.starts_with('-') && word.chars().all(plain) {
+    if may_be_bare && !word.is_empty() && word.chars().all(plain) {
         return Some(word.into());
     }
-    // A word that begins with a dash would be taken for an option, quoted or not.
-    let lead = if word.starts_with('-') { "./" } else { "" };
-    Some(format!("'{lead}{}'", word.replace('\'', "'\\''")))
+    Some(format!("'{}'", word.replace('\'', "'\\''")))
 }
 
 #[cfg(test)]
@@ -240,5 +249,8 @@ mod tests {
         for word in ["a\nb", "\x1b[2J", "x\u{202e}y"] {
             assert_eq!(shell_word(word), None);
         }
+        let line = argv(&["gpuresid", "-i", "0", "reclaim", "--report=a b.json", "--yes"]);
+        assert_eq!(shell_line(&line).as_deref(), Some("gpuresid -i 0 reclaim '--report=a b.json' --yes"));
+        assert_eq!(shell_line(&argv(&["gpuresid", "a\nb"])), None);
     }
 }

@@ -87,7 +87,8 @@ fn a_plan_comes_first_and_does_nothing() {
         "signals: TERM\n",
         "gives back: 1542 MiB on GPU 0",
         "disturbs: ",
-        "Nothing was done. To carry this out, add --yes.",
+        "Nothing was done. To carry this out:\n  ",
+        &format!(" reclaim --pid {pid} --yes\n"),
     ] {
         assert!(end.stdout.contains(words), "{words} is not in {}", end.stdout);
     }
@@ -98,6 +99,60 @@ fn a_plan_comes_first_and_does_nothing() {
     assert_eq!(plan["devices"][0]["expected_bytes"], 1542 * MIB);
     assert!(alive(pid));
     drop(running);
+}
+
+#[test]
+fn the_plan_ends_with_the_line_that_carries_it_out() {
+    let rig = Rig::new();
+    let mut running = rig.start("alloc 0 1GiB ready up hold");
+    let pid = rig.wait_for("up").to_string();
+    let plan = rig.launch(rig.gpuresid(["-i", "0", "reclaim", "--pid", &pid, "--grace", "9 s"])).wait();
+    let line = plan.expect_code(0).stdout.lines().last().unwrap().trim();
+    assert!(line.ends_with(&format!(" -i 0 reclaim --pid {pid} --grace '9 s' --yes")), "{line}");
+    let end = rig.start_of(&["sh".into(), "-c".into(), line.into()]).wait();
+    assert!(end.expect_code(0).stdout.starts_with("reclaim: done: 1542 MiB came back"), "{}", end.stdout);
+    assert!(!running.is_running());
+    // A name in it may be one that is to be hidden.
+    let _other = rig.start("alloc 0 1GiB ready other hold");
+    let plan = rig.run(&format!("reclaim --pid {} --redact", rig.wait_for("other")));
+    assert!(plan.expect_code(0).stdout.ends_with("To carry this out, add --yes.\n"), "{}", plan.stdout);
+}
+
+#[test]
+fn where_nobody_is_to_end_it_says_so() {
+    let rig = Rig::new();
+    let report = rig.path("r.json").display().to_string();
+    let mut gone = rig.start("alloc 0 1GiB ready gone exit 0");
+    let gone = {
+        rig.wait_for("gone");
+        let pid = gone.pid();
+        wait_until("its end", || !gone.is_running());
+        pid
+    };
+    rig.check(&format!("--report {report}"), "alloc 0 1GiB exit 0").expect_code(0);
+    for (options, words) in [
+        ("--job 1234".to_owned(), "nobody to end: no process of job 1234 is seen here".to_owned()),
+        ("--orphans".into(), "nobody to end: no process is proven to have outlived its run".into()),
+        (
+            "--orphans --older-than 10m".into(),
+            "nobody to end: no process that was started at least 10m ago is proven to have outlived its run".into(),
+        ),
+        (format!("--report {report}"), "nobody to end: the report names no process that outlived its run".into()),
+        (format!("--pid {gone}"), format!("nobody to end: PID {gone} has ended already")),
+    ] {
+        for yes in ["", " --yes"] {
+            let end = rig.run(&format!("reclaim {options}{yes}"));
+            let text = &end.expect_code(0).stdout;
+            assert!(text.starts_with(&format!("reclaim: {words}\n")), "{options}{yes}: {text}");
+            assert!(!text.contains("came back") && !text.contains("DEVICE"), "{options}{yes}: {text}");
+        }
+    }
+    let _running = rig.start("alloc 0 1GiB ready running hold");
+    rig.wait_for("running");
+    rig.fault(support::Fault { function: "nvmlDeviceGetMemoryInfo*".into(), code: Some(999), ..Default::default() });
+    let end = rig.run("reclaim --orphans");
+    let words = "reclaim: too little could be seen, so nothing was done";
+    assert!(end.expect_code(122).stdout.starts_with(words), "{}", end.stdout);
 }
 
 #[test]

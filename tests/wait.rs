@@ -4,7 +4,7 @@
 mod support;
 
 use std::time::{Duration, Instant};
-use support::{Allocation, Rig, wait_until};
+use support::{Allocation, Machine, Rig, wait_until};
 
 fn gib(n: u64) -> Allocation {
     Allocation { device: 0, bytes: n << 30, ..Allocation::default() }
@@ -39,6 +39,31 @@ fn exactly_one_condition_is_needed() {
         end.expect_code(125);
         assert!(end.stderr.starts_with("error: "), "{arguments}: {}", end.stderr);
     }
+}
+
+#[test]
+fn more_than_a_gpu_has_is_not_waited_for() {
+    let mut machine = Machine::h200(2);
+    machine.devices[1].total = 40 << 30;
+    let rig = Rig::with_machine(&machine);
+    for (arguments, words) in [
+        ("wait --free 200GiB", "no selected GPU can ever have 200.0 GiB free; when empty: GPU 0 "),
+        ("wait --free 200GiB --any", "no selected GPU can ever have 200.0 GiB free; when empty: GPU 0 "),
+        ("wait --free 100GiB", "not every selected GPU can ever have 100.0 GiB free; when empty: GPU 1 "),
+        ("wait --free 100GiB -i 1", "no selected GPU can ever have 100.0 GiB free; when empty: GPU 1 "),
+        ("wait --free 40GiB -i 1", "no selected GPU can ever have 40.0 GiB free; when empty: GPU 1 39"),
+        ("wait --below 101%", "invalid value '101%'"),
+    ] {
+        let end = rig.run(arguments);
+        end.expect_code(125);
+        assert!(end.stderr.contains(words), "{arguments}: {}", end.stderr);
+        assert!(end.took < Duration::from_secs(30), "{arguments}: {:?}", end.took);
+    }
+    rig.run("wait --free 100GiB --any --timeout 20s").expect_code(0);
+    rig.run("wait --free 100GiB --timeout 20s -i 0").expect_code(0);
+    // One that cannot be read may be large enough.
+    rig.lose_gpu(0);
+    rig.run("wait --free 100GiB --any --timeout 200ms").expect_code(124);
 }
 
 #[test]
@@ -82,7 +107,7 @@ fn at_the_end_of_the_time_the_holders_are_named() {
     assert!(end.stderr.contains("GPU 0: 4623 MiB in use, no more than 1024 MiB wanted"), "{}", end.stderr);
     assert!(end.stderr.contains(&pid.to_string()) && end.stderr.contains("cuda.py"), "{}", end.stderr);
     assert_eq!(end.stdout, "");
-    rig.run("wait --free 140GiB --timeout 0").expect_code(124);
+    rig.run("wait --free 139GiB --timeout 0").expect_code(124);
 }
 
 #[test]

@@ -100,6 +100,28 @@ impl Targets {
         matches!(self, Self::Pids(_))
     }
 
+    /// That there is nobody to end, in one sentence.
+    pub fn nobody(&self, left_alone: &[LeftAlone]) -> String {
+        let all_gone = left_alone.iter().all(|left| left.command.is_none());
+        let why = match self {
+            Self::Pids(pids) => {
+                let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
+                let has = if pids.len() == 1 { "has" } else { "have" };
+                format!("PID {} {has} ended already", pids.join(", "))
+            }
+            _ if !all_gone => "whoever was found is left alone, as said below".into(),
+            Self::Report(_) if left_alone.is_empty() => "the report names no process that outlived its run".into(),
+            Self::Report(_) => "all processes that the report names have ended".into(),
+            Self::Orphans { older_than: None } => "no process is proven to have outlived its run".into(),
+            Self::Orphans { older_than: Some(least) } => format!(
+                "no process that was started at least {} ago is proven to have outlived its run",
+                humantime::format_duration(*least)
+            ),
+            Self::Job(job) => format!("no process of job {} is seen here", text::clean(job)),
+        };
+        format!("nobody to end: {why}")
+    }
+
     pub(super) fn find(&self, world: &World<'_>) -> anyhow::Result<Found> {
         match self {
             Self::Pids(pids) => named(world, pids),

@@ -21,7 +21,11 @@ use crate::{
         proc::ProcReader,
         session::{Session, SessionOptions},
     },
-    report::{Style, json, redact, table},
+    report::{
+        Style, json, redact,
+        table::{self, Asked},
+    },
+    text,
 };
 use std::{
     io::{self, Write},
@@ -52,6 +56,17 @@ pub(super) fn run(global: &Global, args: &ReclaimArgs) -> anyhow::Result<Ending>
     act(&options, args, &reader, &targets, global.redact)
 }
 
+/// The command line as it was typed, with `--yes`; `None` where it may not be shown or cannot be pasted.
+fn carry_out(redacted: bool) -> Option<String> {
+    let mut words: Vec<String> =
+        std::env::args_os().map(|word| word.into_string().ok()).collect::<Option<_>>().filter(|_| !redacted)?;
+    words.push("--yes".into());
+    let line = text::shell_line(&words)?;
+    // Whoever came here by sudo needs it again.
+    let by_sudo = rustix::process::geteuid().is_root() && std::env::var_os("SUDO_UID").is_some();
+    Some(if by_sudo { format!("sudo {line}") } else { line })
+}
+
 fn targets(args: &ReclaimArgs, reader: &ProcReader) -> anyhow::Result<Targets> {
     Ok(match (&args.report, &args.job) {
         (Some(file), _) => Targets::Report(Box::new(ReportFile::read(file, &reader.boot_id()?)?)),
@@ -76,6 +91,7 @@ fn act(
     let hidden = |line: &str| hide.as_ref().map_or_else(|| line.to_owned(), |hide| hide(line));
     let log = |line: &str| log(&hidden(line));
     let mut report = report_of(&before, &before_status);
+    let mut asked = Asked { nobody: targets.nobody(&[]), carry_out: carry_out(redacted) };
     let blind = plan::blindness(&before);
     if !blind.is_empty() {
         log("too little could be seen: nothing is done");
@@ -84,7 +100,7 @@ fn act(
         if redacted {
             redact::reclaim(&before, &mut report);
         }
-        return say(&report, args.json);
+        return say(&report, &asked, args.json);
     }
     let allowed = Allowed { all_users: args.all_users, force: args.force, grace: args.grace };
     let world = World { snapshot: &before, status: &before_status, reader, guard: &guard };
@@ -108,12 +124,13 @@ fn act(
         }
     }
     report.steps = plan.steps.into_iter().map(|s| s.shown).collect();
+    asked.nobody = hidden(&targets.nobody(&plan.left_alone));
     report.left_alone = plan.left_alone;
     report.devices = plan.devices;
     if redacted {
         redact::reclaim(&before, &mut report);
     }
-    say(&report, args.json)
+    say(&report, &asked, args.json)
 }
 
 /// Looks until everything is back, or the time is over.
@@ -166,10 +183,10 @@ fn report_of(snapshot: &Snapshot, status: &StatusReport) -> ReclaimReport {
     }
 }
 
-fn say(report: &ReclaimReport, as_json: bool) -> anyhow::Result<Ending> {
+fn say(report: &ReclaimReport, asked: &Asked, as_json: bool) -> anyhow::Result<Ending> {
     stdout::print(|out| match as_json {
         true => json::pretty(report, out),
-        false => table::reclaim(report, &Style::stdout(), out),
+        false => table::reclaim(report, asked, &Style::stdout(), out),
     })?;
     Ok(Ending::Code(report.exit_code))
 }

@@ -72,6 +72,9 @@ pub(super) fn run(global: &Global, args: &WaitArgs) -> anyhow::Result<Ending> {
     if let Goal::To(snapshot) = &goal {
         comparable(snapshot, &session.look()?, &devices)?;
     }
+    if let Goal::Free(wanted) = goal {
+        can_ever_be_free(wanted, &session.look()?, &devices, args.any)?;
+    }
     let mut line = Line { terminal: termios::isatty(io::stderr()), shown: String::new() };
     let mut before: Vec<Uuid> = Vec::new();
     loop {
@@ -161,6 +164,33 @@ fn comparable(snapshot: &Snapshot, look: &Look, devices: &[DeviceIdentity]) -> a
         }
     }
     Ok(())
+}
+
+/// No waiting makes a GPU larger: more than it has when it is empty will never be free.
+fn can_ever_be_free(wanted: Bytes, look: &Look, devices: &[DeviceIdentity], any: bool) -> anyhow::Result<()> {
+    let mut too_small = Vec::new();
+    let mut all = 0;
+    for (device, identity) in whole(look, devices) {
+        all += 1;
+        let Some(memory) = device.memory else { continue };
+        let empty = memory.total.saturating_sub(memory.reserved.unwrap_or_default());
+        if empty < wanted {
+            too_small.push(format!("{} {empty}", words::device(identity.index, &identity.uuid)));
+        }
+    }
+    if too_small.is_empty() || any && too_small.len() < all {
+        return Ok(());
+    }
+    let sizes = too_small.join(", ");
+    let (message, hint) = if too_small.len() == all {
+        (format!("no selected GPU can ever have {wanted} free; when empty: {sizes}"), "ask for less")
+    } else {
+        (
+            format!("not every selected GPU can ever have {wanted} free; when empty: {sizes}"),
+            "ask for less, choose larger GPUs with -i, or be content with one of them: --any",
+        )
+    };
+    Err(hinted(message, hint))
 }
 
 /// The devices of the look that count: a GPU that is split is not one of them.

@@ -13,5 +13,5 @@ mod torch;
 
 pub use check::check;
 pub use doctor::doctor;
-pub use reclaim::{cleanup, reclaim};
+pub use reclaim::{Asked, cleanup, reclaim};
 pub use status::status;

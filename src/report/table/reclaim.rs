@@ -12,14 +12,23 @@ use crate::{
 use anstyle::AnsiColor;
 use std::io::{self, Write};
 
+/// What the report itself does not know: how it was asked for.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// Why there is nobody to end, where there is nobody.
+    pub nobody: String,
+    /// The command line that carries the plan out; `None`: it cannot be pasted.
+    pub carry_out: Option<String>,
+}
+
 /// Writes the plan, or what became of it.
 ///
 /// # Errors
 /// If the writer fails.
-pub fn reclaim(report: &ReclaimReport, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+pub fn reclaim(report: &ReclaimReport, asked: &Asked, style: &Style, out: &mut dyn Write) -> io::Result<()> {
     let devices = report.devices.iter().map(|d| (d.uuid.clone(), words::device(d.index, &d.uuid))).collect();
     let mut page = Page { style, out, devices };
-    headline(&mut page, report)?;
+    headline(&mut page, report, asked)?;
     for (number, step) in report.steps.iter().enumerate() {
         one(&mut page, number + 1, step)?;
     }
@@ -30,26 +39,38 @@ pub fn reclaim(report: &ReclaimReport, style: &Style, out: &mut dyn Write) -> io
             page.paragraph("- ", &format!("PID {}{command}: {}", left.pid, left.why))?;
         }
     }
-    if report.carried_out {
+    if report.carried_out && !report.steps.is_empty() {
         device_table(&mut page, report)?;
     }
     page.gaps(&report.gaps)?;
     page.advice(&report.advice)?;
     if !report.carried_out && !report.steps.is_empty() {
-        page.line("\nNothing was done. To carry this out, add --yes.")?;
+        match &asked.carry_out {
+            Some(command) => {
+                page.line("\nNothing was done. To carry this out:")?;
+                page.command("  ", command)?;
+            }
+            None => page.line("\nNothing was done. To carry this out, add --yes.")?,
+        }
     }
     Ok(())
 }
 
-fn headline(page: &mut Page<'_>, report: &ReclaimReport) -> io::Result<()> {
+fn headline(page: &mut Page<'_>, report: &ReclaimReport, asked: &Asked) -> io::Result<()> {
+    if report.steps.is_empty() {
+        let why = match report.exit_code {
+            crate::exit::INCONCLUSIVE => "too little could be seen, so nothing was done",
+            _ => &asked.nobody,
+        };
+        return page.paragraph("reclaim: ", why);
+    }
     let expected: Bytes = report.devices.iter().filter_map(|d| d.expected_bytes).sum();
     let all_known = report.devices.iter().all(|d| d.expected_bytes.is_some());
     let n = words::count(report.steps.len(), "process", "processes");
     if !report.carried_out {
-        let sentence = match (report.steps.is_empty(), all_known) {
-            (true, _) => "reclaim: nobody to end".to_owned(),
-            (false, true) => format!("reclaim: plan to end {n}, which should give back {expected}"),
-            (false, false) => format!("reclaim: plan to end {n}; how much they give back will show"),
+        let sentence = match all_known {
+            true => format!("reclaim: plan to end {n}, which should give back {expected}"),
+            false => format!("reclaim: plan to end {n}; how much they give back will show"),
         };
         return page.line(&page.style.bold(&sentence));
     }
