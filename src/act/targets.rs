@@ -3,7 +3,7 @@
 
 use super::{guard::Guard, report_file::ReportFile};
 use crate::{
-    judge::{adopts, place_of},
+    judge::{is_agent, place_of, proof_by_marker},
     model::{BootId, Cause, Holder, LeftAlone, ProcId, Process, Snapshot, StatusReport},
     observe::{marker, proc::ProcReader},
     text,
@@ -266,15 +266,12 @@ fn orphans(world: &World<'_>, older_than: Option<Duration>) -> anyhow::Result<Fo
 /// The proof that the run of this holder has ended; else why it is left alone, if that is worth a word.
 fn run_ended(world: &World<'_>, holder: &Holder, process: &Process) -> Result<Vec<String>, Option<String>> {
     let name_it = format!("if you know that it has: gpuresid reclaim --pid {}", holder.pid);
+    let proof = proof_by_marker(holder.cause, process, |id| world.identify(id));
     match holder.cause {
         Cause::Orphan => Ok(holder.why.first().cloned().into_iter().collect()),
-        // These say why it does not end by itself; whose it is stands in its environment.
+        _ if proof.is_some() => Ok(proof.into_iter().map(Into::into).collect()),
         Cause::Stopped | Cause::HalfDead | Cause::ForkedCopy | Cause::ExportedHandle | Cause::PeerMapping => {
-            if outlived_its_run(world, process) {
-                Ok(vec!["it carries the marker of a checked run that has ended".into()])
-            } else {
-                Err(Some(format!("that its run has ended is not proven; {name_it}")))
-            }
+            Err(Some(format!("that its run has ended is not proven; {name_it}")))
         }
         Cause::Detached => Err(Some(
             "detached: what started it is gone or is PID 1, as with nohup, services and containers; that is no proof that \
@@ -283,30 +280,8 @@ fn run_ended(world: &World<'_>, holder: &Holder, process: &Process) -> Result<Ve
         )),
         Cause::StuckInKernel => Err(Some("it is stuck in the kernel, where no signal reaches it".into())),
         Cause::Draining => Err(Some("it is on its way out, nothing needs to be ended".into())),
-        // A worker whose launcher has outlived the run too.
-        _ if outlived_its_run(world, process) => {
-            Ok(vec!["it and its launcher carry the marker of a checked run that has ended".into()])
-        }
         _ => Err(None),
     }
-}
-
-/// The marker is inherited: below a shell that lives on, it says nothing about what that shell starts today. So it is a
-/// proof only for a process that was adopted, or is the worker of a launcher of workers that was.
-fn outlived_its_run(world: &World<'_>, process: &Process) -> bool {
-    if process.marker_alive != Some(false) {
-        return false;
-    }
-    for ancestor in &process.ancestors {
-        if adopts(ancestor) {
-            return true;
-        }
-        let above = world.identify(ancestor.id);
-        if !above.is_some_and(|a| a.marker == process.marker && a.marker_alive == Some(false) && is_agent(&a)) {
-            return false;
-        }
-    }
-    true
 }
 
 fn of_job(world: &World<'_>, job: &str) -> anyhow::Result<Found> {
@@ -324,13 +299,4 @@ fn of_job(world: &World<'_>, job: &str) -> anyhow::Result<Found> {
 
 fn is_of_job(process: &Process, job: &str) -> bool {
     place_of(process).and_then(|place| place.slurm).is_some_and(|slurm| slurm.job == job)
-}
-
-/// Launchers that start a worker again which has died, by what they are called with.
-fn is_agent(process: &Process) -> bool {
-    const PROGRAMS: [&str; 5] = ["torchrun", "accelerate", "deepspeed", "horovodrun", "supervisord"];
-    const MODULES: [&str; 3] = ["torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic"];
-    let base = |arg: &String| arg.rsplit('/').next().unwrap_or(arg).to_owned();
-    let program = process.argv.iter().take(2).map(base).any(|name| PROGRAMS.contains(&name.as_str()));
-    program || process.argv.iter().take(8).any(|arg| MODULES.contains(&arg.as_str()))
 }

@@ -14,7 +14,7 @@ use crate::{
         proc::{ProcOptions, ProcReader},
         select::Selection,
     },
-    report::{ReportTarget, Style, Targets, redact, table},
+    report::{Format, ReportTarget, Style, Targets, redact, table},
     run::{self, Before, Event, NotStarted, Outcome, Session, Stop},
     text,
     torch::Probe,
@@ -22,6 +22,7 @@ use crate::{
 use std::{
     ffi::OsString,
     io::{self, Write},
+    path::Path,
     time::Duration,
 };
 
@@ -201,6 +202,7 @@ fn report(
     session: &mut Session,
     before: &Before,
 ) -> Ending {
+    outcome.launch.report_file = report_file(options);
     let mut observation = Observation {
         schema: schema::OBSERVATION.into(),
         before: outcome.before.clone(),
@@ -236,6 +238,15 @@ fn report(
     }
 }
 
+/// The report that `reclaim` can read afterwards, as a word of a command line. A path may name somebody.
+fn report_file(options: &CheckOptions) -> Option<String> {
+    let stays =
+        |path: &Path| !path.starts_with("/dev") && !path.starts_with("/proc") && (path.is_file() || !path.exists());
+    let reports = options.reports.iter().filter(|target| target.format == Format::Json && !options.redact);
+    let path = reports.map(|target| target.path.as_path()).find(|path| stays(path))?;
+    text::shell_word(path.to_str()?)
+}
+
 /// The command could not be run: nothing to judge, but whoever reads the report shall find one.
 fn not_started(
     error: &NotStarted,
@@ -258,6 +269,7 @@ fn not_started(
         survivors: Vec::new(),
         oom_kills: None,
         leftovers: Vec::new(),
+        report_file: None,
     };
     let mut observation = Observation {
         schema: schema::OBSERVATION.into(),

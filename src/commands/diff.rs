@@ -68,6 +68,7 @@ fn launch(run_id: String, scope: Scope, before: &Snapshot) -> Launch {
         survivors: Vec::new(),
         oom_kills: None,
         leftovers: Vec::new(),
+        report_file: None,
     }
 }
 

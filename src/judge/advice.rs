@@ -2,7 +2,7 @@
 //!
 //! No `kill` is advised for detached processes or for those of others: they may be doing somebody's work.
 
-use super::{cause::adopts, ends, kernel, programs, scene::Scene};
+use super::{cause::adopts, ends, kernel, programs, reclaim, scene::Scene};
 use crate::{
     model::{Advice, Bytes, Cause, Ghost, Holder, Lineage, Process, ProcessState, Verdict},
     text,
@@ -15,6 +15,7 @@ pub(crate) fn of_run(verdict: Verdict, scene: &Scene<'_>, holders: &[Holder], gh
     }
     let mine: Vec<&Holder> = holders.iter().filter(|h| h.lineage != Lineage::Foreign).collect();
     let mut steps = steps(scene, &mine, ghosts);
+    reclaim::of_report(scene, &mine, &mut steps);
     steps.extend(see_more(scene, verdict == Verdict::Inconclusive));
     steps.extend(either_s(verdict, &mine));
     if steps.is_empty() {
@@ -37,20 +38,13 @@ pub(crate) fn of_snapshot(scene: &Scene<'_>, holders: &[Holder], ghosts: &[Ghost
     let all: Vec<&Holder> =
         holders.iter().filter(|h| !matches!(h.cause, Cause::InUse | Cause::Detached | Cause::MpsServer)).collect();
     let mut steps = steps(scene, &all, ghosts);
-    if holders.iter().any(|h| h.cause == Cause::Orphan) {
-        steps.push(step(
-            Some("gpuresid reclaim --orphans".into()),
-            "or plan the end of everybody whose run is proven to have ended: it says who, in which order, and for how \
-             much; only with --yes it is done, and the bytes are verified",
-            "nobody",
-        ));
-    }
+    steps.extend(reclaim::of_orphans(scene, holders));
     let unexplained = scene.largest_excess().is_some_and(|(_, b)| b > super::cause::NOTICEABLE);
     steps.extend(see_more(scene, unexplained || holders.iter().any(|h| h.cause == Cause::OutOfSight)));
     steps
 }
 
-fn step(command: Option<String>, why: impl Into<String>, disturbs: impl Into<String>) -> Advice {
+pub(super) fn step(command: Option<String>, why: impl Into<String>, disturbs: impl Into<String>) -> Advice {
     Advice { command, why: why.into(), disturbs: disturbs.into() }
 }
 

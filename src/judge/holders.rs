@@ -6,6 +6,7 @@ use super::{
     entries::{Keeper, is_gpu_node},
     place,
     programs::{self, Known},
+    reclaim,
     run::Run,
     scene::Scene,
 };
@@ -174,6 +175,8 @@ fn finish(scene: &Scene<'_>, draft: Draft<'_>) -> Holder {
     };
     let (cause, cause_why) = cause(scene, &evidence);
     let mut why = cause_why;
+    let proof = reclaim::proof_in_a_look(scene, cause, process).map(str::to_owned);
+    why.extend(proof.filter(|proof| !why.contains(proof)));
     why.extend(lineage_why);
     why.extend(draft.why);
     match &process.files {

@@ -14,6 +14,7 @@ mod kernel;
 mod lineage;
 mod place;
 mod programs;
+mod reclaim;
 mod run;
 mod scene;
 mod sharing;
@@ -30,8 +31,8 @@ use crate::{
     },
     text,
 };
-pub(crate) use cause::adopts;
 pub(crate) use place::place as place_of;
+pub(crate) use reclaim::{is_agent, proof_by_marker};
 use run::Run;
 use scene::Scene;
 

@@ -144,4 +144,7 @@ pub struct Launch {
     /// What it left in shared memory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leftovers: Vec<Leftover>,
+    /// The file of the JSON report that was asked for, quoted for a shell: `reclaim --report` takes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub report_file: Option<String>,
 }

@@ -90,6 +90,7 @@ impl Watch<'_> {
             survivors,
             leftovers: self.leftovers,
             oom_kills: self.oom_before.zip(oom::kills()).map(|(before, now)| now.saturating_sub(before)),
+            report_file: None,
         };
         let rest = Rest { reaper: self.reaper, running: self.running };
         Outcome { before, trace: self.sampler.finish(), after, launch, rest }

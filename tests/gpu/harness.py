@@ -273,6 +273,8 @@ class Scenario:
         self.want(one["start_ticks"] == fact["start_ticks"], f"start_ticks {one['start_ticks']} is not {fact['start_ticks']}")
         if lineage == "own":
             commands = [a["command"] or "" for a in report["advice"]]
+            # Where several are to be ended, one command stands for all, and says for whom.
+            commands += [a["why"] for a in report["advice"] if (a["command"] or "").startswith("gpuresid reclaim")]
             self.want(
                 any(re.search(rf"\b{fact['pid']}\b", c) for c in commands), f"no advice names {fact['pid']}: {commands}"
             )

@@ -74,9 +74,10 @@ impl Judged {
         self.holder(pid)["why"].to_string()
     }
 
-    /// The commands that are advised.
+    /// The commands that are advised, without the offer of our own plan that stands beside them.
     pub fn commands(&self) -> Vec<&str> {
-        self.list("advice").iter().filter_map(|a| a["command"].as_str()).collect()
+        let all = self.list("advice").iter().filter_map(|a| a["command"].as_str());
+        all.filter(|command| !command.starts_with("gpuresid reclaim")).collect()
     }
 
     /// All of the advice, as text.

@@ -154,5 +154,6 @@ pub(in crate::judge) fn launch(command: ProcId, root: ProcId, scope: Scope, all_
         survivors: Vec::new(),
         oom_kills: None,
         leftovers: Vec::new(),
+        report_file: None,
     }
 }
