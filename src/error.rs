@@ -47,7 +47,7 @@ pub fn hint(error: &anyhow::Error) -> Option<String> {
 /// The error as `main` prints it: `error: …`, and after a blank line `hint: …`.
 pub fn display(error: &anyhow::Error) -> String {
     let message = crate::text::clean_lines(&format!("{error:#}"));
-    match hint(error) {
+    match hint(error).map(|hint| crate::text::program::pasteable(&hint)) {
         Some(hint) => format!("error: {message}\n\nhint: {}\n", crate::text::clean_lines(&hint)),
         None => format!("error: {message}\n"),
     }

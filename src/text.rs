@@ -2,6 +2,7 @@
 //! newlines, text that reads backwards, ten kilobytes, or a password. One place, because one forgotten caller is
 //! enough for a terminal to be written to by a stranger.
 
+pub mod program;
 mod secrets;
 
 use std::{ffi::OsString, os::unix::ffi::OsStrExt};

@@ -3,6 +3,7 @@
 
 mod support;
 
+use gpuresid::r#gen::{Recipe, Wanted};
 use std::{ffi::OsString, fs, os::unix::process::CommandExt as _, path::Path, process::Command};
 use support::Rig;
 
@@ -10,21 +11,61 @@ fn alive(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
+/// What it makes for the binary under test, which may lie where a user can write.
+fn wanted(gpus: &[String]) -> Wanted<'_> {
+    Wanted { binary: Path::new(env!("CARGO_BIN_EXE_gpuresid")), gpus }
+}
+
+fn recipe() -> &'static Recipe {
+    gpuresid::r#gen::recipe("systemd-timer").unwrap()
+}
+
+#[test]
+fn what_users_can_overwrite_is_no_service_of_root() {
+    let rig = Rig::new();
+    let copy = rig.path("gpu resid");
+    fs::copy(env!("CARGO_BIN_EXE_gpuresid"), &copy).unwrap();
+    let units = rig.path("units");
+    fs::create_dir(&units).unwrap();
+    let mut command = Command::new(&copy);
+    command.args(["gen", "-i", "0", "systemd-timer", "-o"]).arg(&units).env_remove("SUDO_UID");
+    let end = rig.launch(command).wait();
+    end.expect_code(125);
+    let install = format!("\nsudo install -m 755 '{}' /usr/local/bin/gpuresid\n", copy.display());
+    let again = format!("\n/usr/local/bin/gpuresid gen -i 0 systemd-timer -o {}\n", units.display());
+    assert!(end.stderr.contains(&install) && end.stderr.contains(&again), "{}", end.stderr);
+    assert_eq!((end.stdout.as_str(), fs::read_dir(&units).unwrap().count()), ("", 0));
+}
+
 #[test]
 fn it_prints_both_units_and_how_to_use_them() {
     let rig = Rig::new();
-    let end = rig.run("gen systemd-timer");
+    let end = rig.run("gen nonsense");
+    assert!(end.expect_code(125).stderr.contains("systemd-timer"), "{}", end.stderr);
+    let end = rig.run("gen systemd-timer --visible");
+    assert!(end.expect_code(125).stderr.contains("-i GPU"), "{}", end.stderr);
+    // From where root installs programs; the mount is of this test alone.
+    let script = format!(
+        "mount -t tmpfs -o mode=755 none /usr/local/bin && install -m 755 '{}' /usr/local/bin/gpuresid && \
+         exec /usr/local/bin/gpuresid -i 0 gen systemd-timer",
+        env!("CARGO_BIN_EXE_gpuresid")
+    );
+    let unshare = |script: &str| rig.start_of(&["unshare", "-m", "sh", "-c", script].map(OsString::from)).wait();
+    if !rustix::process::geteuid().is_root() || unshare("mount -t tmpfs none /mnt").code != Some(0) {
+        support::skipped("this needs root, and mounts");
+        return;
+    }
+    let end = unshare(&script);
     end.expect_code(0);
     for words in [
-        "# sudo gpuresid gen systemd-timer -o /etc/systemd/system\n",
+        "# sudo /usr/local/bin/gpuresid -i 0 gen systemd-timer -o /etc/systemd/system\n",
         "# ---- gpuresid-reclaim.service ----\n",
         "# ---- gpuresid-reclaim.timer ----\n",
-        "gpuresid reclaim --orphans --older-than 10m --all-users --yes\n",
+        "# */5 * * * * /usr/local/bin/gpuresid -i 0 reclaim --orphans --older-than 10m --all-users --yes\n",
+        "ExecStart=/usr/local/bin/gpuresid -i 0 reclaim --orphans --older-than 10m --all-users --yes\n",
     ] {
         assert!(end.stdout.contains(words), "{words} is not in {}", end.stdout);
     }
-    let end = rig.run("gen nonsense");
-    assert!(end.expect_code(125).stderr.contains("systemd-timer"), "{}", end.stderr);
 }
 
 #[test]
@@ -32,8 +73,15 @@ fn systemd_finds_no_fault_with_them() {
     let rig = Rig::new();
     let directory = rig.path("units");
     fs::create_dir(&directory).unwrap();
-    let end = rig.run(&format!("gen systemd-timer -o {}", directory.display()));
-    let files: Vec<&str> = end.expect_code(0).stdout.lines().collect();
+    let gpus = ["0".to_owned(), "GPU-4f2c".to_owned()];
+    let files: Vec<_> = (recipe().files)(&wanted(&gpus))
+        .into_iter()
+        .map(|file| {
+            let path = directory.join(&file.name);
+            fs::write(&path, &file.text).unwrap();
+            path
+        })
+        .collect();
     assert_eq!(files.len(), 2);
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
         support::skipped("systemd-analyze is not here");
@@ -58,8 +106,7 @@ fn the_rights_of_the_service_suffice() {
         support::skipped("this needs root and setpriv");
         return;
     }
-    let rig = Rig::new();
-    let service = rig.run("gen systemd-timer").stdout;
+    let service = (recipe().files)(&wanted(&[])).remove(0).text;
     let line = |name: &str| {
         service
             .lines()

@@ -507,7 +507,9 @@ fn other_users_are_left_alone() {
     let roots = rig.wait_for("roots");
     let end = as_nobody(&rig, &["reclaim", "--pid", &roots.to_string(), "--yes", "--force", "--all-users"]);
     end.expect_code(125);
-    let with_sudo = format!("sudo gpuresid reclaim --all-users --pid {roots} --yes");
+    // Where sudo does not find it by its name, with its path.
+    let copy = rig.path("gpuresid-copy");
+    let with_sudo = format!("sudo {} reclaim --all-users --pid {roots} --yes", copy.display());
     assert!(end.stderr.contains(&with_sudo), "{}", end.stderr);
     assert!(alive(roots));
     // As root with it.

@@ -79,7 +79,11 @@ fn a_neighbour_of_another_user_is_named_and_cannot_be_inspected() {
     assert!(said.contains("cannot inspect the open files of"), "{said}");
     assert!(said.contains(&format!("among them PID {pid} (root)")) && said.contains("`sudo gpuresid`"), "{said}");
     let table = behind(&rig, &NOBODY, &rig.gpuresid(["status"])).stdout;
-    assert!(table.contains("cannot inspect") && table.contains("sudo gpuresid"), "{table}");
+    assert!(table.contains("cannot inspect"), "{table}");
+    // The file keeps the plain name, a line to paste has the path where sudo would not find it.
+    assert!(table.contains("`sudo /") && table.contains("gpuresid") && !table.contains("sudo gpuresid"), "{table}");
+    let hidden = behind(&rig, &NOBODY, &rig.gpuresid(["status", "--redact"])).stdout;
+    assert!(hidden.contains("`sudo gpuresid`"), "{hidden}");
 
     // It changes nothing about a run that is seen to its end, or about what the run leaves.
     let option = open_report(&rig);

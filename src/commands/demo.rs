@@ -4,11 +4,12 @@
 
 use super::{
     check::{self, CheckOptions},
-    stdout,
+    stdout, typed,
 };
 use crate::{
-    cli::DemoArgs,
+    cli::{DemoArgs, Global},
     demo::{Case, Place},
+    error::hinted,
     exit::{self, Ending},
     model::Report,
     observe::{driver::Source, proc::ProcOptions},
@@ -44,7 +45,13 @@ const COLUMNS: u16 = 100;
 ///
 /// # Errors
 /// If a case cannot be played, or does not behave as it should.
-pub(super) fn run(args: &DemoArgs) -> anyhow::Result<Ending> {
+pub(super) fn run(global: &Global, args: &DemoArgs) -> anyhow::Result<Ending> {
+    if !global.gpu.is_empty() && typed("gpu") || global.visible && typed("visible") {
+        return Err(hinted(
+            "the demo has a simulated GPU of its own, so there is no GPU to choose with -i or --visible",
+            "leave it out; to check a command on a real GPU: gpuresid check -i 0 -- python train.py",
+        ));
+    }
     let told = Told::listen()?;
     let cases = args.case.as_ref().map_or(&Case::ALL[..], std::slice::from_ref);
     tell(&format!(

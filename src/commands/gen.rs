@@ -1,12 +1,13 @@
 //! `gen`: prints ready files, or writes them into a directory.
 
-use super::stdout;
+use super::{stdout, to_paste, typed};
 use crate::{
-    cli::GenArgs,
+    cli::{GenArgs, Global},
     error::hinted,
     exit::{self, Ending},
-    r#gen,
+    r#gen::{self, Wanted, trust},
     report::pending::Pending,
+    text,
 };
 use anyhow::Context;
 use std::path::Path;
@@ -15,10 +16,25 @@ use std::path::Path;
 ///
 /// # Errors
 /// If a file cannot be written.
-pub(super) fn run(args: &GenArgs) -> anyhow::Result<Ending> {
+pub(super) fn run(global: &Global, args: &GenArgs) -> anyhow::Result<Ending> {
     let recipe = r#gen::recipe(&args.name).ok_or_else(|| anyhow::anyhow!("there is no `{}` to generate", args.name))?;
     let binary = std::env::current_exe().context("cannot find the place of this program")?;
-    let files = (recipe.files)(&binary);
+    if global.visible && typed("visible") {
+        return Err(hinted(
+            "what is generated runs elsewhere, where CUDA_VISIBLE_DEVICES is not as it is here",
+            "name the GPUs instead, by number or UUID: -i GPU",
+        ));
+    }
+    if recipe.for_root
+        && let Some(why) = trust::objection(&binary).context("cannot see who may write this program")?
+    {
+        return Err(hinted(
+            format!("root must not run {} every few minutes: {why}", binary.display()),
+            elsewhere(&binary),
+        ));
+    }
+    let wanted = Wanted { binary: &binary, gpus: &global.gpu };
+    let files = (recipe.files)(&wanted);
     match &args.output {
         Some(directory) if directory == Path::new("-") => {
             return Err(hinted(
@@ -35,7 +51,7 @@ pub(super) fn run(args: &GenArgs) -> anyhow::Result<Ending> {
         }
         None => {
             stdout::print(|out| {
-                for line in recipe.use_it.lines() {
+                for line in (recipe.use_it)(&wanted).lines() {
                     writeln!(out, "# {line}")?;
                 }
                 for file in &files {
@@ -46,4 +62,19 @@ pub(super) fn run(args: &GenArgs) -> anyhow::Result<Ending> {
         }
     }
     Ok(Ending::Code(exit::CLEAN))
+}
+
+/// Where to put the program so that root may run it, and the same command from there.
+fn elsewhere(binary: &Path) -> String {
+    const PLACE: &str = "/usr/local/bin/gpuresid";
+    let word = binary.to_str().and_then(text::shell_word).unwrap_or_else(|| "gpuresid".into());
+    let first = if binary == Path::new(PLACE) {
+        format!("sudo chown root:root {word} && sudo chmod 755 {word}")
+    } else {
+        format!("sudo install -m 755 {word} {PLACE}")
+    };
+    let typed = std::env::args_os().skip(1).map(|word| word.into_string().ok());
+    let again: Option<Vec<String>> = std::iter::once(Some(PLACE.to_owned())).chain(typed).collect();
+    let again = again.and_then(|words| to_paste(&words)).unwrap_or_else(|| PLACE.into());
+    format!("put it where only root can write, and use that one:\n{first}\n{again}")
 }

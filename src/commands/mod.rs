@@ -22,6 +22,7 @@ use crate::{
         select::{Selection, Visible},
         session::SessionOptions,
     },
+    text,
 };
 use std::{io::Write, time::Duration};
 
@@ -41,16 +42,20 @@ pub fn run(cli: Cli) -> anyhow::Result<Ending> {
         Color::Never => anstream::ColorChoice::Never,
     };
     color.write_global();
+    // A path can name a user.
+    if !global.redact {
+        text::program::learn();
+    }
     match command {
         Command::Status(args) => status::run(&global, &args),
         Command::Check(args) => check::run(&check::options(&global, args)),
         Command::Snapshot(args) => snapshot::run(&global, &args),
-        Command::Demo(args) => demo::run(&args),
+        Command::Demo(args) => demo::run(&global, &args),
         Command::Diff(args) => diff::run(&global, &args),
         Command::Doctor(args) => doctor::run(&global, args),
         Command::Reclaim(args) => reclaim::run(&global, &args),
         Command::Wait(args) => wait::run(&global, &args),
-        Command::Gen(args) => r#gen::run(&args),
+        Command::Gen(args) => r#gen::run(&global, &args),
     }
 }
 
@@ -70,6 +75,18 @@ fn selection(global: &Global) -> Selection {
     let is_set = std::env::var_os("GPURESID_GPU").is_some();
     let from = is_set.then(|| usage::variable_behind("gpu", std::env::args_os(), |name| std::env::var_os(name)));
     Selection { selectors: global.gpu.clone(), from: from.flatten(), visible: global.visible.then(Visible::from_env) }
+}
+
+/// A command line of ours to paste. Whoever came here by sudo needs it again.
+fn to_paste(words: &[String]) -> Option<String> {
+    let line = text::shell_line(words)?;
+    let by_sudo = rustix::process::geteuid().is_root() && std::env::var_os("SUDO_UID").is_some();
+    Some(if by_sudo { format!("sudo {line}") } else { line })
+}
+
+/// Whether an option of this name was typed: what stands in the environment is meant for all commands.
+fn typed(name: &str) -> bool {
+    usage::variable_behind(name, std::env::args_os(), |name| std::env::var_os(name)).is_none()
 }
 
 fn limits(args: &LimitArgs) -> Limits {

@@ -1,6 +1,6 @@
 //! `reclaim`: a look, a plan, and with `--yes` the carrying out and the proof by the bytes.
 
-use super::{driver_is_slow, session_options, stdout};
+use super::{driver_is_slow, session_options, stdout, to_paste};
 use crate::{
     act::{
         carry_out::Hands,
@@ -25,7 +25,6 @@ use crate::{
         Style, json, redact,
         table::{self, Asked},
     },
-    text,
 };
 use std::{
     io::{self, Write},
@@ -61,10 +60,7 @@ fn carry_out(redacted: bool) -> Option<String> {
     let mut words: Vec<String> =
         std::env::args_os().map(|word| word.into_string().ok()).collect::<Option<_>>().filter(|_| !redacted)?;
     words.push("--yes".into());
-    let line = text::shell_line(&words)?;
-    // Whoever came here by sudo needs it again.
-    let by_sudo = rustix::process::geteuid().is_root() && std::env::var_os("SUDO_UID").is_some();
-    Some(if by_sudo { format!("sudo {line}") } else { line })
+    to_paste(&words)
 }
 
 fn targets(args: &ReclaimArgs, reader: &ProcReader) -> anyhow::Result<Targets> {

@@ -1,6 +1,7 @@
 //! Ready files for the systems around: `gpuresid gen NAME`. A table of names; each makes one or more files.
 
 mod systemd;
+pub mod trust;
 
 use std::path::Path;
 
@@ -20,17 +21,29 @@ pub struct Recipe {
     /// In one line.
     pub about: &'static str,
     /// How to use it: shell lines, shown as comments above the files.
-    pub use_it: &'static str,
-    /// Makes the files for this binary.
-    pub files: fn(binary: &Path) -> Vec<File>,
+    pub use_it: fn(&Wanted<'_>) -> String,
+    /// Makes the files.
+    pub files: fn(&Wanted<'_>) -> Vec<File>,
+    /// Root will run the program.
+    pub for_root: bool,
+}
+
+/// What the files are for.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// The program that they run.
+    pub binary: &'a Path,
+    /// Only these GPUs, as `-i` takes them; empty: all.
+    pub gpus: &'a [String],
 }
 
 /// All of them.
 pub const RECIPES: [Recipe; 1] = [Recipe {
     name: "systemd-timer",
     about: "a service and a timer that give back the memory of orphans every five minutes",
-    use_it: systemd::USE_IT,
+    use_it: systemd::use_it,
     files: systemd::files,
+    for_root: true,
 }];
 
 /// The recipe with this name.

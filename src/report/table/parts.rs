@@ -43,7 +43,7 @@ impl Page<'_> {
 
     /// Something to paste: never broken, because a broken line does not work when pasted.
     pub(super) fn command(&mut self, first: &str, command: &str) -> io::Result<()> {
-        let command = self.style.bold(&text::clean(command));
+        let command = self.style.bold(&text::clean(&text::program::pasteable(command)));
         writeln!(self.out, "{first}{command}")
     }
 
@@ -225,7 +225,7 @@ impl Page<'_> {
             self.heading("Not seen")?;
         }
         for gap in gaps {
-            self.paragraph("- ", &gap.to_string())?;
+            self.paragraph("- ", &text::program::pasteable(&gap.to_string()))?;
         }
         Ok(())
     }
