@@ -156,7 +156,7 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Show what `check` finds, with real processes on a simulated GPU: works on any machine
     Demo(DemoArgs),
-    /// Plan who is to be ended for the GPU memory that he holds, and with --yes do it
+    /// Show which processes to end to get GPU memory back, and with --yes end them
     #[command(after_help = with_exit_codes(acting::RECLAIM_EXAMPLES))]
     Reclaim(ReclaimArgs),
     /// Wait until GPU memory is free
@@ -184,14 +184,14 @@ pub struct StatusArgs {
         conflicts_with = "fail_on"
     )]
     pub watch: Option<Duration>,
-    /// Name everybody who has a GPU open too, memory or not (monitors, ranks with a GPU they do not use), and ask how busy
-    /// the GPUs are
+    /// Also list the processes that have a GPU open without known memory (monitors, ranks with a GPU they do not use),
+    /// and show how busy the GPUs are
     #[arg(long)]
     pub all: bool,
     /// Read BAR1 memory too, the window through which the CPU and other devices reach GPU memory
     #[arg(long)]
     pub bar1: bool,
-    /// Exit with 121 if somebody holds memory for one of these causes, such as orphan,forked_copy,half_dead
+    /// Exit with 121 if a process holds memory for one of these causes, such as orphan,forked_copy,half_dead
     #[arg(long, value_name = "CAUSE", value_delimiter = ',', value_parser = values::cause)]
     pub fail_on: Vec<Cause>,
 }
@@ -300,10 +300,10 @@ pub struct CheckArgs {
     /// After the verdict, end what the command left behind; the exit code still tells of it
     #[arg(long)]
     pub cleanup: bool,
-    /// Wait at most so long for memory to come back
+    /// Wait at most this long for memory to come back
     #[arg(long, value_name = "DUR", default_value = "120s", value_parser = values::time, env = "GPURESID_SETTLE", hide_env_values = true)]
     pub settle: Duration,
-    /// Look so often while the command runs
+    /// Time between two looks while the command runs
     #[arg(long, value_name = "DUR", default_value = "100ms", value_parser = values::some_time, env = "GPURESID_SAMPLE", hide_env_values = true)]
     pub sample: Duration,
     /// Ask PyTorch in the command's Python processes who refers to its tensors, and what is cache and context

@@ -307,3 +307,14 @@ fn a_reader_that_has_seen_enough_is_no_error() {
         assert_eq!((end.status.code(), String::from_utf8_lossy(&end.stderr).as_ref()), (Some(0), ""));
     }
 }
+
+#[test]
+fn help_speaks_of_processes_and_not_of_persons() {
+    let rig = Rig::new();
+    for command in ["--help", "reclaim --help", "wait --help", "gen --help"] {
+        let text = rig.run(command).expect_code(0).stdout.clone();
+        for word in [" he ", " his ", " him ", "verybody", "hoever", "so much", "so long"] {
+            assert!(!text.contains(word), "{command} says `{word}`: {text}");
+        }
+    }
+}

@@ -200,3 +200,18 @@ fn an_unknown_case_is_a_usage_error() {
         assert!(end.stderr.contains(case), "{}", end.stderr);
     }
 }
+
+#[test]
+fn there_is_no_gpu_to_choose() {
+    let theatre = Theatre::new();
+    for choice in [["-i", "3", "clean"].as_slice(), &["--visible", "clean"]] {
+        let end = theatre.play(choice);
+        end.expect_code(125);
+        assert!(end.stderr.contains("the demo has a simulated GPU of its own"), "{}", end.stderr);
+        assert_eq!(end.stdout, "");
+    }
+    // What is set for all commands is no choice.
+    let mut command = theatre.command(&[env!("CARGO_BIN_EXE_gpuresid")], &["clean"]);
+    command.env("GPURESID_GPU", "3");
+    theatre.rig.launch(command).wait().expect_code(0);
+}

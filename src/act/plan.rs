@@ -54,9 +54,12 @@ pub fn blindness(snapshot: &Snapshot) -> Vec<Gap> {
     for device in snapshot.devices.iter().filter(|d| !d.identity.mig_parent) {
         let label = device.identity.label();
         if device.look.memory.is_none() {
-            gaps.push(Gap::new(label, "its memory could not be read, so nobody could tell whether any came back"));
+            gaps.push(Gap::new(label, "its memory could not be read, so it could not be told whether any came back"));
         } else if device.look.entries.is_none() {
-            gaps.push(Gap::new(label, "its processes could not be listed, so nobody can tell who holds what"));
+            gaps.push(Gap::new(
+                label,
+                "its processes could not be listed, so it cannot be told which process holds what",
+            ));
         }
     }
     if snapshot.processes.is_none() {
@@ -73,7 +76,7 @@ pub fn plan(targets: &Targets, world: &World<'_>, allowed: Allowed) -> anyhow::R
     world
         .guard
         .may_signal_at_all()
-        .map_err(|never| hinted(format!("nobody can be ended from here: {never}"), FROM_INSIDE))?;
+        .map_err(|never| hinted(format!("no process can be ended from here: {never}"), FROM_INSIDE))?;
     let found = targets.find(world)?;
     let mut plan = Plan { left_alone: found.left_alone, ..Plan::default() };
     let (holders, rest): (Vec<Claim>, Vec<Claim>) =
@@ -186,7 +189,7 @@ fn admit(world: &World<'_>, process: &Process, allowed: Allowed) -> Result<(), N
     }
     if process.can_hold_memory().is_none() {
         return Err(No::new(
-            "its open files may not be read by this user, so nobody knows whether it holds GPU memory",
+            "its open files may not be read by this user, so it is not known whether it holds GPU memory",
             format!("look with more rights: sudo gpuresid reclaim --all-users --pid {pid}"),
         ));
     }

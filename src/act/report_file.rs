@@ -57,13 +57,16 @@ impl ReportFile {
         let ours = rustix::process::geteuid().as_raw();
         if facts.uid() != ours && facts.uid() != 0 {
             return Err(hinted(
-                format!("the report {shown} belongs to user {}, who may not say whom you end", facts.uid()),
+                format!(
+                    "the report {shown} belongs to user {}, and another user may not choose the processes that you end",
+                    facts.uid()
+                ),
                 "look for yourself who holds memory, and name it: gpuresid; gpuresid reclaim --pid PID",
             ));
         }
         if facts.mode() & 0o002 != 0 {
             return Err(hinted(
-                format!("everybody may write the report {shown}, so anybody may have said whom you end"),
+                format!("every user can write the report {shown}, so it proves nothing"),
                 "look for yourself who holds memory, and name it: gpuresid; gpuresid reclaim --pid PID",
             ));
         }

@@ -109,7 +109,7 @@ impl Targets {
                 let has = if pids.len() == 1 { "has" } else { "have" };
                 format!("PID {} {has} ended already", pids.join(", "))
             }
-            _ if !all_gone => "whoever was found is left alone, as said below".into(),
+            _ if !all_gone => "the processes found are left alone, for the reasons below".into(),
             Self::Report(_) if left_alone.is_empty() => "the report names no process that outlived its run".into(),
             Self::Report(_) => "all processes that the report names have ended".into(),
             Self::Orphans { older_than: None } => "no process is proven to have outlived its run".into(),

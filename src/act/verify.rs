@@ -58,7 +58,7 @@ pub fn verify(plan: &mut Plan, before: Looked<'_>, after: Looked<'_>, reader: &P
             verified.advice.push(Advice {
                 command: Some(format!("gpuresid reclaim --pid {pid}")),
                 why: format!("{bytes} went over to PID {pid} ({command}), which shared them: this shows what ending it gives back"),
-                disturbs: "nobody: without --yes nothing is done".into(),
+                disturbs: "nobody: without --yes nothing is ended".into(),
             });
         }
         let unlisted = |looked: Looked<'_>| {
@@ -146,7 +146,7 @@ fn advise(
     related: &BTreeSet<u32>,
     verified: &mut Verified,
 ) {
-    let nobody = "nobody: without --yes nothing is done";
+    let nobody = "nobody: without --yes nothing is ended";
     let advice = &mut verified.advice;
     for (new, parent) in again {
         advice.push(Advice {
@@ -170,7 +170,7 @@ fn advise(
         } else {
             Advice {
                 command: Some(format!("gpuresid reclaim --pid {} --force --yes", step.pid)),
-                why: "it did not end of SIGTERM; with --force SIGKILL follows, which it cannot ignore".into(),
+                why: "SIGTERM did not end it; with --force SIGKILL follows, which it cannot ignore".into(),
                 disturbs: format!("PID {}: what it has not saved is lost", step.pid),
             }
         });

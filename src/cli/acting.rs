@@ -9,51 +9,53 @@ use clap::{
 use std::{path::PathBuf, time::Duration};
 
 pub(super) const RECLAIM_EXAMPLES: &str = "\
-Without --yes nothing is done: the plan says who, in which order, with which signal, for how much.
+Without --yes nothing is ended: you see the plan, with each process, the signals it would get, and the memory that
+should come back.
 
 Examples:
-  gpuresid reclaim --orphans                        whose run is proven to have ended
-  gpuresid reclaim --report result.json --yes       what a check found
-  gpuresid reclaim --pid 4711 --force --yes         this one, with SIGKILL if TERM does not help";
+  gpuresid reclaim --orphans                        processes whose run is proven to have ended
+  gpuresid reclaim --report result.json --yes       what the checked command left behind
+  gpuresid reclaim --pid 4711 --force --yes         this process, with SIGKILL if SIGTERM does not end it";
 
 pub(super) const WAIT_EXAMPLES: &str = "\
 Examples:
-  gpuresid wait --below 500MiB                      until every GPU has less than that in use
-  gpuresid wait --free 20GiB --any                  until one GPU has so much free; prints its UUID
-  gpuresid wait --to before.json --except ancestors until it is as in a snapshot, our own shell's work aside";
+  gpuresid wait --below 500MiB                      until every GPU has at most that much in use
+  gpuresid wait --free 20GiB --any                  until one GPU has that much free; prints its UUID
+  gpuresid wait --to before.json --except ancestors until as little is in use as in a snapshot,
+                                                    what our own parent processes hold aside";
 
 /// `reclaim`.
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("whom").required(true).multiple(false).args(["report", "pid", "orphans", "job"]))]
 pub struct ReclaimArgs {
-    /// What a check left behind, by its JSON report
+    /// End what a checked command left behind, by the JSON report of the check
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
-    /// These processes
+    /// End these processes
     #[arg(long, value_name = "PID", num_args = 1.., value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     pub pid: Vec<u32>,
-    /// Everybody whose run is proven to have ended
+    /// End the processes whose run is proven to have ended
     #[arg(long)]
     pub orphans: bool,
-    /// Everybody of this Slurm job
+    /// End the processes of this Slurm job
     #[arg(long, value_name = "ID")]
     pub job: Option<String>,
-    /// Of the orphans only those that were started at least so long ago
+    /// With --orphans: only processes that were started at least this long ago
     #[arg(long, value_name = "DUR", value_parser = values::time, requires = "orphans")]
     pub older_than: Option<Duration>,
-    /// Carry the plan out
+    /// Carry the plan out; without it nothing is ended
     #[arg(long)]
     pub yes: bool,
-    /// Send SIGKILL to who does not end of SIGTERM
+    /// Send SIGKILL to processes that SIGTERM does not end
     #[arg(long)]
     pub force: bool,
-    /// How long a process has to end of SIGTERM
+    /// How long a process may take to end after SIGTERM
     #[arg(long, value_name = "DUR", default_value = "5s", value_parser = values::time, env = "GPURESID_GRACE", hide_env_values = true)]
     pub grace: Duration,
-    /// Wait at most so long for the memory to come back
+    /// Wait at most this long for the memory to come back
     #[arg(long, value_name = "DUR", default_value = "30s", value_parser = values::time, env = "GPURESID_SETTLE", hide_env_values = true)]
     pub settle: Duration,
-    /// Processes of other users too
+    /// End processes of other users too
     #[arg(long)]
     pub all_users: bool,
     /// Write JSON
@@ -65,22 +67,22 @@ pub struct ReclaimArgs {
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("what").required(true).multiple(false).args(["below", "free", "to"]))]
 pub struct WaitArgs {
-    /// Until no more than this is in use: 500MiB, or 3% of the GPU
+    /// Wait until no more than this is in use: 500MiB, or 3% of the GPU
     #[arg(long, value_name = "SIZE|PCT")]
     pub below: Option<Limit>,
-    /// Until so much is free
+    /// Wait until this much is free
     #[arg(long, value_name = "SIZE", conflicts_with = "except")]
     pub free: Option<Bytes>,
-    /// Until no more is in use than in this snapshot
+    /// Wait until no more is in use than in this snapshot
     #[arg(long, value_name = "SNAPSHOT")]
     pub to: Option<PathBuf>,
     /// One GPU is enough; its UUID is printed
     #[arg(long)]
     pub any: bool,
-    /// Exit with 124 after this time
+    /// Give up after this time, and exit with 124
     #[arg(long, value_name = "DUR", default_value = "120s", value_parser = values::time, env = "GPURESID_WAIT_TIMEOUT", hide_env_values = true)]
     pub timeout: Duration,
-    /// Do not wait for the memory of this process, or of the ones that gpuresid runs below (repeatable)
+    /// Do not wait for the memory of this process, or with `ancestors` of our own parent processes (repeatable)
     #[arg(long, value_name = "ancestors|PID", value_parser = values::except)]
     pub except: Vec<Except>,
 }
@@ -97,7 +99,7 @@ pub enum Except {
 /// `gen`.
 #[derive(Debug, Clone, Args)]
 pub struct GenArgs {
-    /// Which
+    /// What to print
     #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(crate::r#gen::RECIPES.iter().map(|r| PossibleValue::new(r.name).help(r.about))))]
     pub name: String,
     /// Write the files into this directory instead of printing them

@@ -45,7 +45,7 @@ pub(super) fn run(global: &Global, args: &ReclaimArgs) -> anyhow::Result<Ending>
     // Before anything is looked at: a look from there is of no use here.
     Guard::new(&reader, &[])?.may_signal_at_all().map_err(|never| {
         hinted(
-            format!("nobody can be ended from here: {never}"),
+            format!("no process can be ended from here: {never}"),
             "run gpuresid reclaim where the processes run, with that place's own /proc",
         )
     })?;
