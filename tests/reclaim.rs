@@ -575,7 +575,7 @@ fn forged_reports_end_nobody() {
     fs::write(&path, name(pid, start_ticks(pid)).to_string()).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
     let end = rig.run(&format!("reclaim {option} --yes"));
-    assert!(end.expect_code(125).stderr.contains("everybody may write"), "{}", end.stderr);
+    assert!(end.expect_code(125).stderr.contains("every user can write the report"), "{}", end.stderr);
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     if is_root() {
         std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
