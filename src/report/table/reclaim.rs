@@ -85,7 +85,7 @@ fn one(page: &mut Page<'_>, number: usize, step: &ReclaimStep) -> io::Result<()>
                 let memory = memory(page, &step.gives_back);
                 page.paragraph(indent, &format!("gives back: {memory}"))?;
             }
-            page.paragraph(indent, &format!("disturbs: {}", step.disturbs))
+            page.paragraph(indent, &format!("Disturbs: {}", step.disturbs))
         }
         Some(outcome) => {
             let word = match outcome {

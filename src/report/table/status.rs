@@ -101,7 +101,7 @@ fn device_table(page: &mut Page<'_>, report: &StatusReport) -> io::Result<()> {
         Column::right("FREE"),
         Column::right("USED ="),
         Column::right("LISTED +"),
-        Column::right("UNLISTED"),
+        Column::right("UNACCOUNTED"),
     ];
     if with_bar1 {
         columns.extend([Column::right("BAR1 USED"), Column::right("BAR1 TOTAL")]);

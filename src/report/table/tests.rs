@@ -326,8 +326,8 @@ fn status_of_a_quiet_machine() {
 GPU memory: 0 B of 140.4 GiB in use on 1 GPU (driver 580.159.04, CUDA 13.0)
 Nothing stands out.
 
-DEVICE  NAME             TOTAL       FREE  USED =  LISTED +  UNLISTED
-GPU 0   NVIDIA H200  140.4 GiB  139.8 GiB     0 B       0 B       0 B
+DEVICE  NAME             TOTAL       FREE  USED =  LISTED +  UNACCOUNTED
+GPU 0   NVIDIA H200  140.4 GiB  139.8 GiB     0 B       0 B          0 B
 "
     );
     quiet.simulated = true;
@@ -370,9 +370,9 @@ fn status_names_holders_on_the_devices_where_they_hold() {
 GPU memory: what is in use on 2 GPUs could not be read in full (driver 580.159.04, CUDA 13.0)
 Look at PID 678 (stopped, 2566 MiB) and PID 701 (shared handle).
 
-DEVICE  NAME             TOTAL       FREE    USED =  LISTED +  UNLISTED
-GPU 0   NVIDIA H200  140.4 GiB  137.8 GiB  2100 MiB  2048 MiB    52 MiB
-GPU 1   NVIDIA H200          ?          ?         ?         ?         ?
+DEVICE  NAME             TOTAL       FREE    USED =  LISTED +  UNACCOUNTED
+GPU 0   NVIDIA H200  140.4 GiB  137.8 GiB  2100 MiB  2048 MiB       52 MiB
+GPU 1   NVIDIA H200          ?          ?         ?         ?            ?
 
 Who holds it
 PID  USER     AGE  STATE     ON              MEMORY  CAUSE          COMMAND
