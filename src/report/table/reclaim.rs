@@ -141,6 +141,7 @@ pub fn cleanup(report: &Report, style: &Style, out: &mut dyn Write) -> io::Resul
     }
     let devices = report.devices.iter().map(|d| (d.uuid.clone(), words::device(d.index, &d.uuid))).collect();
     let mut page = Page { style, out, devices };
+    page.line("")?;
     page.paragraph("", &sentence(&page, cleanup))?;
     for ended in &cleanup.ended {
         let sent = ended.sent.join(", ");
