@@ -143,6 +143,11 @@ fn nonsense_on_the_command_line() {
              grown_neighbour, new_neighbour, out_of_sight, platform, in_use\n\nhint: more: gpuresid --help, gpuresid COMMAND --help\n",
         ),
         (
+            "reclaim --pid abc",
+            "invalid value 'abc' for '--pid <PID>...': this is no PID\n\nhint: more: gpuresid --help, gpuresid COMMAND \
+             --help\n",
+        ),
+        (
             "train.py",
             "unrecognized subcommand 'train.py'\n\nhint: to run a program and check it: gpuresid check -- \
              train.py\nmore: gpuresid --help, gpuresid COMMAND --help\n",
@@ -279,6 +284,11 @@ fn no_driver_no_library_no_proc() {
         end.expect_code(125);
         assert!(end.stderr.starts_with("error: ") && end.stderr.contains("\n\nhint: "), "{}", end.stderr);
         assert!(end.stderr.to_lowercase().contains(word), "{}", end.stderr);
+        assert!(end.stderr.lines().all(|line| line.len() < 120), "{}", end.stderr);
+        if code == 9 {
+            assert!(end.stderr.contains("\nmore about this machine: gpuresid doctor\n"), "{}", end.stderr);
+            assert!(end.stderr.contains("for example: docker run --gpus all IMAGE\n"), "{}", end.stderr);
+        }
         rig.clear_faults();
     }
     rig.run("status").expect_code(0);
