@@ -6,7 +6,7 @@
 Each is measured in pairs, with and without, in an order that alternates, so that what drifts falls on both sides; told
 are the difference and its 95 % interval. On a machine with two GPUs the two of a pair run beside each other, a GPU each,
 and change GPUs from pair to pair. Training is told twice: as pairs of whole processes, which differ by more than the
-probe costs, and as pairs of moments in the runs with it: the steps in the 100 ms from each of its looks on, against
+probe costs, and as pairs of moments in the runs with it: the steps in the 100 ms around each of its looks, against
 those in 100 ms between two looks. No pair is begun after `--budget` seconds of one measurement. Without PyTorch or a GPU only the start is measured. Exit code: 0 all within the
 limits (start 10 ms, training 1 %, exit with 10,000 live tensors 150 ms), 1 not.
 """
@@ -127,13 +127,14 @@ def training(binary, folder, count, steps):
         for at in looks:
             quiet = at + 0.5
             if not any(quiet - WINDOW < other < quiet + WINDOW for other in looks):
-                moments.append((done(ends, quiet), done(ends, at)))
+                moments.append((done(ends, quiet - BEFORE), done(ends, at - BEFORE)))
         return ends[-1] - ends[0]
 
     return pairs_on_gpus(count, folder, measure), moments, distances
 
 
 WINDOW = 0.1
+BEFORE = 0.02  # the step that a look falls into lies in its window as a whole
 
 
 def done(ends, since):

@@ -219,7 +219,9 @@ impl Rig {
                 code: words[3].parse().ok(),
             }
         };
-        text.lines().map(call).collect()
+        // A line may be in the making.
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        whole.lines().map(call).collect()
     }
 
     // ---- the binary ------------------------------------------------------------------------------------------------
