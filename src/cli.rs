@@ -2,6 +2,7 @@
 //! value is read is in [`values`]; what a wrong command line says is in [`usage`].
 
 mod acting;
+mod help;
 pub mod usage;
 mod values;
 
@@ -13,7 +14,7 @@ use crate::{
     model::{Bytes, Cause, Limit, Scope},
     report::ReportTarget,
 };
-use clap::{Args, Parser, Subcommand, ValueEnum, builder::FalseyValueParser};
+use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum, builder::FalseyValueParser};
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 const EXAMPLES: &str = "\
@@ -31,8 +32,8 @@ Examples:
   gpuresid check --scope new -- docker run --rm --gpus all my-image
   gpuresid check -i 0 --timeout 2h --warn-only -- make gpu-tests";
 
-fn with_exit_codes(examples: &str) -> String {
-    format!("{examples}\n\n{}", exit::TABLE)
+fn with_exit_codes(examples: &str, command: Option<&str>) -> String {
+    format!("{examples}\n\n{}", exit::table(command))
 }
 
 /// Says who still holds GPU memory after a program ended, why, and how to get it back.
@@ -41,8 +42,7 @@ fn with_exit_codes(examples: &str) -> String {
     name = "gpuresid",
     version,
     max_term_width = 100,
-    disable_help_subcommand = true,
-    after_help = with_exit_codes(EXAMPLES),
+    after_help = with_exit_codes(EXAMPLES, None),
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -56,6 +56,16 @@ pub struct Cli {
 }
 
 impl Cli {
+    /// Reads a command line, which begins with the program's name.
+    ///
+    /// # Errors
+    /// If it is wrong, or asks for help or for the version.
+    pub fn read(line: Vec<OsString>) -> Result<Self, clap::Error> {
+        let mut tool = help::tool();
+        let matches = tool.try_get_matches_from_mut(help::before_command(line, &tool))?;
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut tool))
+    }
+
     /// The command; `status` if none is named.
     ///
     /// # Errors
@@ -139,28 +149,29 @@ pub enum Color {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Show who holds GPU memory now, and why (this is the default)
+    #[command(after_help = exit::table(Some("status")))]
     Status(StatusArgs),
     /// Run a command, then say which GPU memory did not come back
     #[command(
         override_usage = "gpuresid check [OPTIONS] -- COMMAND [ARGUMENT]...",
-        after_help = with_exit_codes(CHECK_EXAMPLES)
+        after_help = with_exit_codes(CHECK_EXAMPLES, Some("check"))
     )]
     Check(CheckArgs),
     /// Remember how it is now, for `diff`
     Snapshot(SnapshotArgs),
     /// Say which GPU memory is held that was not held in a snapshot
-    #[command(after_help = exit::TABLE)]
+    #[command(after_help = exit::table(Some("diff")))]
     Diff(DiffArgs),
     /// Check driver, permissions, environment and PyTorch, and say how to mend what is wrong
-    #[command(after_help = exit::TABLE)]
+    #[command(after_help = exit::table(Some("doctor")))]
     Doctor(DoctorArgs),
     /// Show what `check` finds, with real processes on a simulated GPU: works on any machine
     Demo(DemoArgs),
     /// Show which processes to end to get GPU memory back, and with --yes end them
-    #[command(after_help = with_exit_codes(acting::RECLAIM_EXAMPLES))]
+    #[command(after_help = with_exit_codes(acting::RECLAIM_EXAMPLES, Some("reclaim")))]
     Reclaim(ReclaimArgs),
     /// Wait until GPU memory is free
-    #[command(after_help = with_exit_codes(acting::WAIT_EXAMPLES))]
+    #[command(after_help = with_exit_codes(acting::WAIT_EXAMPLES, Some("wait")))]
     Wait(WaitArgs),
     /// Print a ready file for another system
     Gen(GenArgs),

@@ -21,19 +21,27 @@ pub const NOT_FOUND: i32 = 127;
 /// A command that died of signal n: gpuresid dies of the same signal, which shells show as 128+n.
 pub const SIGNAL_BASE: i32 = 128;
 
-/// The table as text, one line a code.
-pub const TABLE: &str = "\
-Exit codes:
-    0  clean, or the condition is met
-    1  doctor: something fails
-    N  the command's own code; if a signal ended it, gpuresid dies of the same signal (128+n)
-  121  residue: memory did not come back
-  122  inconclusive: clean cannot be known, the report says why
-  124  timed out
-  125  gpuresid could not do it (in check: the command was not started)
-  126  the command cannot be run
-  127  the command was not found
-If several apply: 124, then the failing command, then 121, 122, 0.";
+/// The table: the code, what it means, and the commands that can end with it; none: all of them.
+const ROWS: [(&str, &str, &[&str]); 9] = [
+    ("0", "clean, or the condition is met", &[]),
+    ("1", "doctor: something fails", &["doctor"]),
+    ("N", "the command's own code; if a signal ended it, gpuresid dies of the same signal (128+n)", &["check"]),
+    ("121", "residue: memory did not come back", &["status", "check", "diff", "reclaim"]),
+    ("122", "inconclusive: clean cannot be known, the report says why", &["check", "diff", "reclaim"]),
+    ("124", "timed out", &["check", "wait"]),
+    ("125", "gpuresid could not do it (in check: the command was not started)", &[]),
+    ("126", "the command cannot be run", &["check"]),
+    ("127", "the command was not found", &["check"]),
+];
+const ORDER: &str = "If several apply: 124, then the failing command, then 121, 122, 0.";
+
+/// The table as text, one line a code: of one command, or of all.
+pub fn table(command: Option<&str>) -> String {
+    let can_end = |of: &[&str]| of.is_empty() || command.is_none_or(|command| of.contains(&command));
+    let rows = ROWS.iter().filter(|(_, _, of)| can_end(of)).map(|(code, meaning, _)| format!("  {code:>3}  {meaning}"));
+    let order = command.is_none_or(|command| command == "check").then(|| ORDER.to_owned());
+    std::iter::once("Exit codes:".to_owned()).chain(rows).chain(order).collect::<Vec<_>>().join("\n")
+}
 
 /// How gpuresid ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

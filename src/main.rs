@@ -1,11 +1,10 @@
 //! Parse, run, exit code; and the one place that prints an error.
 
-use clap::Parser;
 use gpuresid::{
     cli::{Cli, usage},
     commands, demo, error,
     exit::{self, Ending},
-    observe,
+    observe, report,
 };
 use std::io::{self, Write};
 
@@ -20,7 +19,7 @@ fn main() {
     if let Some(ending) = commands::demo::inner_command(std::env::args_os()) {
         ending.end();
     }
-    let ended = match Cli::try_parse() {
+    let ended = match Cli::read(std::env::args_os().collect()) {
         Ok(cli) => commands::run(cli),
         // Help and version were asked for. That nobody reads them is no error.
         Err(help) if !help.use_stderr() => {
@@ -31,7 +30,7 @@ fn main() {
     };
     let ending = ended.unwrap_or_else(|error| {
         // Where standard error is closed, the exit code still says it.
-        let _ = write!(io::stderr(), "{}", error::display(&error));
+        let _ = write!(io::stderr(), "{}", error::display_in(&error, report::Style::stderr().width));
         Ending::Code(exit::CANNOT)
     });
     ending.end();

@@ -89,16 +89,40 @@ pub fn shorten(text: &str, columns: usize) -> String {
 /// path that was cut cannot be pasted. `None`: one line.
 pub fn wrap(text: &str, columns: Option<usize>) -> Vec<String> {
     let Some(columns) = columns else { return vec![text.into()] };
+    fill(text.split(' '), columns)
+}
+
+/// As [`wrap`], for a line that says what to paste: a command, which stands between `: ` and `;` or the end, stays whole
+/// even if it is longer than a line, because what a terminal breaks by itself can still be pasted.
+pub fn wrap_around_commands(text: &str, columns: usize) -> Vec<String> {
+    let words: Vec<&str> = text.split(' ').collect();
+    let mut parts = Vec::new();
+    let mut at = 0;
+    while let Some(word) = words.get(at) {
+        parts.push((*word).to_owned());
+        at += 1;
+        let rest = words.get(at..).filter(|_| word.ends_with(':')).unwrap_or_default();
+        let end = rest.iter().position(|word| word.ends_with(';')).map_or(rest.len(), |last| last + 1);
+        let command = rest.get(..end).unwrap_or_default().join(" ");
+        if !command.is_empty() {
+            parts.push(command);
+            at += end;
+        }
+    }
+    fill(parts.iter().map(String::as_str), columns)
+}
+
+fn fill<'a>(parts: impl Iterator<Item = &'a str>, columns: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();
-    for word in text.split(' ') {
-        if !line.is_empty() && width(&line) + 1 + width(word) > columns {
+    for part in parts {
+        if !line.is_empty() && width(&line) + 1 + width(part) > columns {
             lines.push(std::mem::take(&mut line));
         }
         if !line.is_empty() {
             line.push(' ');
         }
-        line.push_str(word);
+        line.push_str(part);
     }
     lines.push(line);
     lines
@@ -206,6 +230,17 @@ mod tests {
         assert_eq!(wrap("one two three", Some(7)), ["one two", "three"]);
         assert_eq!(wrap("/a/very/long/path x", Some(5)), ["/a/very/long/path", "x"]);
         assert_eq!(wrap("one two", None), ["one two"]);
+    }
+
+    #[test]
+    fn a_command_to_paste_stays_on_one_line() {
+        let hint = "load it first: sudo modprobe nvidia; else look: gpuresid doctor";
+        assert_eq!(
+            wrap_around_commands(hint, 24),
+            ["load it first:", "sudo modprobe nvidia;", "else look:", "gpuresid doctor"]
+        );
+        assert_eq!(wrap_around_commands(hint, 80), [hint]);
+        assert_eq!(wrap_around_commands("first do: a b c d", 3), ["first", "do:", "a b c d"]);
     }
 
     #[test]

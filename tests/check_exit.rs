@@ -88,7 +88,11 @@ fn a_command_that_cannot_be_started_is_126_or_127_and_there_is_a_report() {
     ] {
         let end = check(&rig, &options, &[name]);
         end.expect_code(code);
+        assert!(end.stderr.starts_with(&format!("error: cannot run `{name}`: ")), "{name}: {}", end.stderr);
         assert!(end.stderr.contains(text), "{name}: {}", end.stderr);
+        if text != "directory" {
+            assert!(end.stderr.contains("\n\nhint: "), "{name}: {}", end.stderr);
+        }
         assert_eq!(rig.report("r.json")["exit_code"], code, "{name}");
         fs::remove_file(rig.path("r.json")).unwrap();
     }

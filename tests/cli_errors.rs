@@ -143,6 +143,11 @@ fn nonsense_on_the_command_line() {
              grown_neighbour, new_neighbour, out_of_sight, platform, in_use\n\nhint: more: gpuresid --help, gpuresid COMMAND --help\n",
         ),
         (
+            "reclaim --pid abc",
+            "invalid value 'abc' for '--pid <PID>...': this is no PID\n\nhint: more: gpuresid --help, gpuresid COMMAND \
+             --help\n",
+        ),
+        (
             "train.py",
             "unrecognized subcommand 'train.py'\n\nhint: to run a program and check it: gpuresid check -- \
              train.py\nmore: gpuresid --help, gpuresid COMMAND --help\n",
@@ -200,7 +205,7 @@ fn an_unknown_gpu_is_refused_before_anything_starts() {
     refused(
         &rig.launch(none).wait(),
         &format!(
-            "error: CUDA_VISIBLE_DEVICES is ``, so a program would see no GPU\n\nhint: leave out --visible, or set \
+            "error: CUDA_VISIBLE_DEVICES is set but empty, so a program would see no GPU\n\nhint: leave out --visible, or set \
              CUDA_VISIBLE_DEVICES; {there_are}"
         ),
     );
@@ -279,6 +284,11 @@ fn no_driver_no_library_no_proc() {
         end.expect_code(125);
         assert!(end.stderr.starts_with("error: ") && end.stderr.contains("\n\nhint: "), "{}", end.stderr);
         assert!(end.stderr.to_lowercase().contains(word), "{}", end.stderr);
+        assert!(end.stderr.lines().all(|line| line.len() < 120), "{}", end.stderr);
+        if code == 9 {
+            assert!(end.stderr.contains("\nmore about this machine: gpuresid doctor\n"), "{}", end.stderr);
+            assert!(end.stderr.contains("for example: docker run --gpus all IMAGE\n"), "{}", end.stderr);
+        }
         rig.clear_faults();
     }
     rig.run("status").expect_code(0);
@@ -287,13 +297,73 @@ fn no_driver_no_library_no_proc() {
 #[test]
 fn help_and_version_are_no_errors() {
     let rig = Rig::new();
-    for arguments in ["--help", "check --help", "diff --help"] {
-        let end = rig.run(arguments);
-        end.expect_code(0);
-        assert!(end.stdout.contains(gpuresid::exit::TABLE), "{}", end.stdout);
-        assert_eq!(end.stderr, "");
+    for (command, ways) in [
+        (None, &["--help", "help"][..]),
+        (Some("check"), &["check --help", "help check", "--help check", "-h check"]),
+        (Some("diff"), &["diff --help", "help diff"]),
+    ] {
+        for arguments in ways {
+            let end = rig.run(arguments);
+            end.expect_code(0);
+            assert!(end.stdout.contains(&gpuresid::exit::table(command)), "{arguments}: {}", end.stdout);
+            let usage = format!("Usage: gpuresid {}", command.unwrap_or("[OPTIONS]"));
+            assert!(end.stdout.contains(&usage), "{arguments}: {}", end.stdout);
+            assert_eq!(end.stderr, "");
+        }
     }
+    assert!(!rig.run("diff --help").stdout.contains("126"), "diff runs no command");
+    for (arguments, shown, hidden) in [
+        ("demo --help", &["--color"][..], &["--gpu", "--procfs", "--redact"][..]),
+        ("gen --help", &[], &["--color", "--gpu", "--procfs", "--redact"]),
+        ("wait --help", &["--color", "--gpu", "--procfs", "--redact"], &[]),
+    ] {
+        let help = rig.run(arguments).stdout;
+        for (options, there) in [(shown, true), (hidden, false)] {
+            assert!(options.iter().all(|option| help.contains(option) == there), "{arguments}: {help}");
+        }
+    }
+    // What is not shown is no error: a script may give the same options to every command.
+    rig.run("gen systemd-timer --color never").expect_code(0);
     assert_eq!(rig.run("--version").stdout, format!("gpuresid {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn options_behind_the_command_are_said_to_be_the_commands() {
+    let rig = Rig::new();
+    let report = rig.path("x.json").display().to_string();
+    let note = "note: --report goes to echo; options of gpuresid stand before the command\n";
+    let end = rig.run(&format!("check --settle 1s /bin/echo a --report {report} --other"));
+    end.expect_code(0);
+    assert!(end.stderr.starts_with(note), "{}", end.stderr);
+    assert_eq!(end.stdout, format!("a --report {report} --other\n"));
+    let end = rig.run("check --settle 1s echo --report=x --gpu 0");
+    assert!(end.stderr.starts_with("note: --report and --gpu go to echo; "), "{}", end.stderr);
+    for silent in ["check --settle 1s -- echo --report x", "check -q echo --report x", "check echo -- --report x"] {
+        assert!(!rig.run(silent).stderr.contains("note:"), "{silent}");
+    }
+}
+
+#[test]
+fn a_report_of_an_earlier_run_is_called_so_when_there_is_no_new_one() {
+    let rig = Rig::new();
+    let report = rig.path("c.json").display().to_string();
+    rig.run(&format!("check --report {report} -- true")).expect_code(0);
+    let old = fs::read(&report).unwrap();
+    let note = format!("\nnote: the report at {report} is of an earlier run\n");
+    for arguments in ["-i 7 -- true", "--settle soon -- true", ""] {
+        let end = rig.run(&format!("check --report {report} {arguments}"));
+        end.expect_code(125);
+        assert!(end.stderr.ends_with(&note), "{arguments}: {}", end.stderr);
+    }
+    rig.init_answers(9);
+    let end = rig.run(&format!("check --report {report} -- true"));
+    end.expect_code(125);
+    assert!(end.stderr.contains("hint: ") && end.stderr.ends_with(&note), "{}", end.stderr);
+    assert_eq!(fs::read(&report).unwrap(), old, "nothing is lost");
+    // Where there is none, nothing is said.
+    let end = rig.run(&format!("check --report {report}.json -- true"));
+    assert!(!end.stderr.contains("earlier run"), "{}", end.stderr);
+    rig.clear_faults();
 }
 
 #[test]

@@ -105,7 +105,7 @@ fn for_people_every_part_has_its_heading_and_every_fix_its_line() {
     facts(&rig, json!({"compute_mode": 2}));
     let end = rig.launch(command(&rig, "doctor", &[])).wait();
     end.expect_code(1);
-    assert!(end.stdout.starts_with("1 thing fails"), "{}", end.stdout);
+    assert!(end.stdout.starts_with("1 fails"), "{}", end.stdout);
     for heading in ["Driver", "GPUs", "Machine", "Environment", "PyTorch"] {
         assert!(end.stdout.contains(&format!("\n\n{heading}\n")), "{}", end.stdout);
     }

@@ -86,7 +86,7 @@ fn a_plan_comes_first_and_does_nothing() {
         &format!(" 1. PID {pid} of "),
         "signals: TERM\n",
         "gives back: 1542 MiB on GPU 0",
-        "disturbs: ",
+        "Disturbs: ",
         "Nothing was done. To carry this out:\n  ",
         &format!(" reclaim --pid {pid} --yes\n"),
     ] {

@@ -53,10 +53,17 @@ fn whatever_is_left_is_ended_and_the_exit_code_still_tells() {
         let back = device["used_before_bytes"].as_u64().unwrap() - device["used_after_bytes"].as_u64().unwrap();
         assert!(back >= 1 << 30, "{kind}: {cleanup:#}");
         assert!(
-            end.stderr.contains("cleanup: ") && end.stderr.contains("nothing of the command is left"),
+            end.stderr.contains("\n\ncleanup: ") && end.stderr.contains("nothing of the command is left"),
             "{}",
             end.stderr
         );
+        if kind != "handle" {
+            let head = end.stderr.lines().next().unwrap();
+            assert!(
+                head.starts_with("gpuresid: residue: ") && head.ends_with("; it came back with --cleanup"),
+                "{head}"
+            );
+        }
         assert_eq!(living(&rig), [neighbour.pid()], "{kind}");
         // Nothing is left to advise.
         assert!(report["advice"].as_array().unwrap().iter().all(|a| a["command"].is_null()), "{report:#}");

@@ -8,7 +8,12 @@ use crate::{
 };
 use anyhow::Context;
 use serde::Deserialize;
-use std::{fs::File, io::Read, os::unix::fs::MetadataExt, path::Path};
+use std::{
+    fs::File,
+    io::{ErrorKind, Read},
+    os::unix::fs::MetadataExt,
+    path::Path,
+};
 
 /// Larger ones are not ours.
 const LARGEST: u64 = 64 << 20;
@@ -49,7 +54,12 @@ impl ReportFile {
     /// If it is not that, or belongs to somebody who may not say whom we end.
     pub fn read(path: &Path, boot_id: &BootId) -> anyhow::Result<Self> {
         let shown = path.display();
-        let file = File::open(path).with_context(|| format!("cannot read the report {shown}"))?;
+        let file = match File::open(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Err(hinted(format!("there is no report {shown}"), WHERE_FROM));
+            }
+            opened => opened.with_context(|| format!("cannot read the report {shown}"))?,
+        };
         let facts = file.metadata().with_context(|| format!("cannot read the report {shown}"))?;
         if !facts.is_file() {
             return Err(hinted(format!("{shown} is no file"), WHERE_FROM));
@@ -184,5 +194,10 @@ mod tests {
         assert!(with("\"simulated\":false", "\"simulated\":true").contains("simulated"));
         assert!(refused("{").contains("not JSON"));
         assert!(refused(r#"{"schema":"gpuresid.report/1"}"#).contains("damaged report"));
+        let missing = ReportFile::read(Path::new("/no/r.json"), &BootId("b".into())).unwrap_err();
+        assert_eq!(
+            crate::error::display(&missing),
+            format!("error: there is no report /no/r.json\n\nhint: {WHERE_FROM}\n")
+        );
     }
 }

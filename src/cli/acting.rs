@@ -32,7 +32,7 @@ pub struct ReclaimArgs {
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
     /// End these processes
-    #[arg(long, value_name = "PID", num_args = 1.., value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "PID", num_args = 1.., value_delimiter = ',', value_parser = values::pid)]
     pub pid: Vec<u32>,
     /// End the processes whose run is proven to have ended
     #[arg(long)]

@@ -2,7 +2,10 @@
 //! not typed is laid to the environment variable that it comes from.
 
 use super::Cli;
-use crate::error::hinted;
+use crate::{
+    error::{hinted, noted},
+    report::{ReportTarget, earlier_reports},
+};
 use clap::{
     Arg, Command, CommandFactory,
     error::{ContextKind, ContextValue, ErrorKind},
@@ -23,30 +26,79 @@ fn explained(
     let mut paragraphs = text.trim_end().split("\n\n");
     let message = paragraphs.next().unwrap_or_default();
     let mut message = message.strip_prefix("error: ").unwrap_or(message).trim_end().to_owned();
-    let mut hints = Vec::new();
-    if error.kind() == ErrorKind::InvalidSubcommand
-        && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand)
-    {
-        hints.push(format!("to run a program and check it: gpuresid check -- {word}"));
-    }
     let typed: Vec<OsString> = args.collect();
+    let mut hints: Vec<String> = instead(error, &typed).into_iter().collect();
     for named in named_arguments(error) {
         let Some((shown, set)) = untyped(&named, &typed, &variable) else { continue };
         message = message.replace(&format!("'{shown}'"), &format!("the environment variable {set}"));
         hints.push(format!("set {set} to something else, or not at all: unset {set}"));
     }
-    for paragraph in paragraphs {
-        for line in paragraph.lines() {
-            let line = line.trim();
-            if let Some(tip) = line.strip_prefix("tip: ") {
-                hints.push(tip.into());
-            } else if let Some(usage) = line.strip_prefix("Usage: ").filter(|_| hints.is_empty()) {
-                hints.push(format!("usage: {usage}"));
-            }
-        }
+    let lines: Vec<&str> = paragraphs.flat_map(str::lines).map(str::trim).collect();
+    // Which words are the command's is said by where they stand.
+    let tips = lines.iter().filter_map(|line| line.strip_prefix("tip: ")).filter(|tip| !tip.starts_with("to pass '"));
+    hints.extend(tips.map(str::to_owned));
+    if error.kind() == ErrorKind::InvalidSubcommand
+        && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand)
+        && !["help", "--watch"].iter().any(|known| follows(word, known, &typed))
+    {
+        hints.push(format!("to run a program and check it: gpuresid check -- {word}"));
+    }
+    if hints.is_empty() {
+        hints.extend(
+            lines.iter().filter_map(|line| line.strip_prefix("Usage: ")).map(|usage| format!("usage: {usage}")),
+        );
     }
     hints.push("more: gpuresid --help, gpuresid COMMAND --help".into());
-    hinted(message, hints.join("\n"))
+    let error = hinted(message, hints.join("\n"));
+    match earlier_reports(&reports(&typed)) {
+        Some(note) => noted(&error, note),
+        None => error,
+    }
+}
+
+/// What was meant, where that is clear from another option or command of ours.
+fn instead(error: &clap::Error, typed: &[OsString]) -> Option<String> {
+    let about = |kind| match error.get(kind) {
+        Some(ContextValue::String(word)) => Some(word.as_str()),
+        _ => None,
+    };
+    let word = about(ContextKind::InvalidSubcommand).or_else(|| about(ContextKind::InvalidArg))?;
+    if follows(word, "--watch", typed) && super::values::some_time(word).is_ok() {
+        return Some(format!("write --watch={word}"));
+    }
+    let of_check = typed.get(1).is_some_and(|command| command == "check");
+    (of_check && word == "--json")
+        .then(|| "check writes its report to a file: gpuresid check --report result.json -- COMMAND".into())
+}
+
+/// Whether `word` was typed right behind `before`.
+fn follows(word: &str, before: &str, typed: &[OsString]) -> bool {
+    typed.windows(2).any(|pair| pair[0] == *before && pair[1] == *word)
+}
+
+/// The reports that a `check` was to write, as far as the words can be read that it was typed with.
+fn reports(typed: &[OsString]) -> Vec<ReportTarget> {
+    let words = typed.iter().take_while(|word| *word != "--").filter_map(|word| word.to_str());
+    // Of other commands it is a file to read.
+    let mut words = words.skip_while(|word| *word != "check").skip(1);
+    let mut found = Vec::new();
+    while let Some(word) = words.next() {
+        let path = match word.strip_prefix("--report") {
+            Some("") => words.next(),
+            Some(rest) => rest.strip_prefix('='),
+            None => None,
+        };
+        found.extend(path.and_then(|path| path.parse().ok()));
+    }
+    found
+}
+
+/// The long options of a command, those of all commands included.
+pub(crate) fn long_options(command: &str) -> Vec<String> {
+    let tool = <Cli as CommandFactory>::command();
+    let own = tool.find_subcommand(command).into_iter().flat_map(|c| c.get_arguments());
+    let all = own.chain(tool.get_arguments().filter(|arg| arg.is_global_set()));
+    all.filter_map(|arg| arg.get_long()).map(str::to_owned).collect()
 }
 
 /// The arguments that an error is about, as it shows them: `--settle <DUR>`.
@@ -120,11 +172,11 @@ const VARIABLES: [&str; 18] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
 
     fn message(args: &[&str]) -> String {
-        let line = ["gpuresid"].into_iter().chain(args.iter().copied());
-        crate::error::display(&error(&Cli::try_parse_from(line).unwrap_err()))
+        let line: Vec<OsString> = ["gpuresid"].iter().chain(args).map(OsString::from).collect();
+        let error = Cli::read(line.clone()).unwrap_err();
+        crate::error::display(&explained(&error, line.into_iter(), |_| None))
     }
 
     #[test]
@@ -147,6 +199,51 @@ mod tests {
              20GiB\n\n\
              hint: more: gpuresid --help, gpuresid COMMAND --help\n"
         );
+    }
+
+    #[test]
+    fn the_nearest_way_out_comes_first() {
+        let more = "more: gpuresid --help, gpuresid COMMAND --help\n";
+        for (args, hint) in [
+            (
+                &["chek", "--", "true"][..],
+                "a similar subcommand exists: 'check'\nto run a program and check it: gpuresid check -- chek\n",
+            ),
+            (&["--watch", "5"], "write --watch=5\n"),
+            (&["status", "--watch", "5s"], "write --watch=5s\n"),
+            (&["check", "--timout", "3", "--", "true"], "a similar argument exists: '--timeout'\n"),
+            (
+                &["check", "--json", "--", "true"],
+                "check writes its report to a file: gpuresid check --report result.json -- COMMAND\n",
+            ),
+            (&["help", "chek"], "usage: gpuresid [OPTIONS] [COMMAND]\n"),
+        ] {
+            let said = message(args);
+            assert!(said.ends_with(&format!("\n\nhint: {hint}{more}")), "{args:?}: {said}");
+        }
+    }
+
+    #[test]
+    fn the_reports_of_a_wrong_line_are_known() {
+        let paths = |line: &[&str]| {
+            let line: Vec<OsString> = line.iter().map(OsString::from).collect();
+            reports(&line).into_iter().map(|target| target.path.display().to_string()).collect::<Vec<_>>()
+        };
+        let line = [
+            "gpuresid",
+            "-i",
+            "0",
+            "check",
+            "--report",
+            "a.json",
+            "--report=json:b",
+            "--x",
+            "--",
+            "--report",
+            "c.json",
+        ];
+        assert_eq!(paths(&line), ["a.json", "b"]);
+        assert_eq!(paths(&["gpuresid", "reclaim", "--report", "a.json"]), [""; 0]);
     }
 
     #[test]

@@ -41,16 +41,16 @@ pub(super) fn percent(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "write a percentage between 0 and 100, such as 5%".into())
 }
 
+/// A PID.
+pub(super) fn pid(text: &str) -> Result<u32, String> {
+    text.trim().parse().ok().filter(|pid| *pid > 0).ok_or_else(|| "this is no PID".into())
+}
+
 /// `ancestors`, or a PID.
 pub(super) fn except(text: &str) -> Result<super::Except, String> {
     match text.trim() {
         "ancestors" => Ok(super::Except::Ancestors),
-        number => number
-            .parse()
-            .ok()
-            .filter(|pid| *pid > 0)
-            .map(super::Except::Pid)
-            .ok_or_else(|| "write `ancestors`, or a PID".into()),
+        number => pid(number).map(super::Except::Pid).map_err(|_| "write `ancestors`, or a PID".into()),
     }
 }
 
@@ -99,6 +99,14 @@ mod tests {
         }
         assert!(some_time("0").is_err());
         assert_eq!(some_time("1ms"), Ok(Duration::from_millis(1)));
+    }
+
+    #[test]
+    fn pids() {
+        assert_eq!(pid(" 4711"), Ok(4711));
+        for text in ["", "abc", "0", "-1", "4711x", "4294967296"] {
+            assert_eq!(pid(text), Err("this is no PID".into()), "{text}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! [`crate::run`].
 
 use crate::{
-    cli::{CheckArgs, Global},
+    cli::{CheckArgs, Global, usage},
     exit::{self, Ending},
     judge,
     model::{
@@ -14,7 +14,7 @@ use crate::{
         proc::{ProcOptions, ProcReader},
         select::Selection,
     },
-    report::{Format, ReportTarget, Style, Targets, redact, table},
+    report::{Format, ReportTarget, Style, Targets, earlier_reports, redact, table, words},
     run::{self, Before, Event, NotStarted, Outcome, Session, Stop},
     text,
     torch::Probe,
@@ -106,6 +106,30 @@ impl CheckOptions {
     }
 }
 
+/// What is to be said about words of a command that was typed without `--`, where they look like options of `check`: they
+/// are the command's.
+pub(super) fn misplaced(command: &[OsString], typed: &[OsString]) -> Option<String> {
+    let (program, arguments) = command.split_first()?;
+    let before = typed.len().checked_sub(command.len() + 1).and_then(|at| typed.get(at));
+    if before.is_none_or(|word| word == "--") {
+        return None;
+    }
+    let ours = usage::long_options("check");
+    let words = arguments.iter().take_while(|word| *word != "--").filter_map(|word| word.to_str()?.strip_prefix("--"));
+    let names = words.map(|word| word.split('=').next().unwrap_or(word));
+    let mut names: Vec<String> =
+        names.filter(|name| ours.iter().any(|known| known == name)).map(|name| format!("--{name}")).collect();
+    names.dedup();
+    let go = match names.len() {
+        0 => return None,
+        1 => "goes",
+        _ => "go",
+    };
+    let name = text::clean(&program.to_string_lossy());
+    let name = name.rsplit('/').next().unwrap_or_default();
+    Some(format!("note: {} {go} to {name}; options of gpuresid stand before the command", words::list(&names)))
+}
+
 /// What was typed.
 pub(super) fn options(global: &Global, args: CheckArgs) -> CheckOptions {
     let session = super::session_options(global);
@@ -137,7 +161,10 @@ pub(super) fn options(global: &Global, args: CheckArgs) -> CheckOptions {
 pub fn run(options: &CheckOptions) -> anyhow::Result<Ending> {
     match checked(options) {
         Ok(ending) | Err(Stop::Told(ending)) => Ok(ending),
-        Err(Stop::Cannot(error)) => Err(error),
+        Err(Stop::Cannot(error)) => Err(match earlier_reports(&options.reports) {
+            Some(note) => crate::error::noted(&error, note),
+            None => error,
+        }),
     }
 }
 
@@ -294,7 +321,11 @@ fn not_started(
         redact::run(&mut observation, &mut report);
     }
     let said = report.findings.first().map_or_else(String::new, |f| f.text.replacen(NOT_STARTED, "", 1));
-    say(|out| writeln!(out, "gpuresid: error: {}", text::clean(&said)));
+    let told = match error.hint.as_ref().and_then(|hint| Some((said.strip_suffix(hint)?.strip_suffix("; ")?, hint))) {
+        Some((message, hint)) => crate::error::hinted(message, hint),
+        None => anyhow::Error::msg(said),
+    };
+    say(|out| write!(out, "{}", crate::error::display_in(&told, Style::stderr().width)));
     write(targets, &report, &observation);
     Ending::Code(error.exit_code)
 }
@@ -303,7 +334,7 @@ fn not_started(
 fn write(targets: Targets, report: &Report, observation: &Observation) -> bool {
     let errors = targets.write(report, observation);
     for error in &errors {
-        say(|out| write!(out, "gpuresid: {}", crate::error::display(error)));
+        say(|out| write!(out, "{}", crate::error::display_in(error, Style::stderr().width)));
     }
     errors.is_empty()
 }

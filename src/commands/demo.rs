@@ -104,7 +104,8 @@ pub fn inner_command(args: impl IntoIterator<Item = OsString>) -> Option<Ending>
         })
     });
     Some(checked.unwrap_or_else(|error| {
-        let _ = io::Write::write_all(&mut io::stderr(), crate::error::display(&error).as_bytes());
+        let _ =
+            io::Write::write_all(&mut io::stderr(), crate::error::display_in(&error, Style::stderr().width).as_bytes());
         Ending::Code(exit::CANNOT)
     }))
 }

@@ -48,7 +48,13 @@ pub fn run(cli: Cli) -> anyhow::Result<Ending> {
     }
     match command {
         Command::Status(args) => status::run(&global, &args),
-        Command::Check(args) => check::run(&check::options(&global, args)),
+        Command::Check(args) => {
+            let typed: Vec<_> = std::env::args_os().collect();
+            if let Some(note) = check::misplaced(&args.command, &typed).filter(|_| !args.quiet) {
+                let _ = writeln!(std::io::stderr(), "{note}");
+            }
+            check::run(&check::options(&global, args))
+        }
         Command::Snapshot(args) => snapshot::run(&global, &args),
         Command::Demo(args) => demo::run(&global, &args),
         Command::Diff(args) => diff::run(&global, &args),

@@ -99,7 +99,7 @@ fn frame(report: &anyhow::Result<StatusReport>, every: Duration, first: bool, ou
     let mut body = Vec::new();
     match report {
         Ok(report) => table::status(report, &style, &mut body)?,
-        Err(error) => writeln!(body, "{}", crate::error::display(error))?,
+        Err(error) => writeln!(body, "{}", crate::error::display_in(error, style.width))?,
     }
     let now = jiff::ZonedDateTime::now().strftime("%H:%M:%S").to_string();
     let title = format!("{now}, again every {}; Ctrl-C ends", humantime::format_duration(every));

@@ -274,17 +274,22 @@ fn still_running(run: &Run<'_>, holders: &[Holder]) -> Option<Finding> {
     let pids: Vec<_> = run.launch.survivors.iter().take(8).map(|id| id.pid.to_string()).collect();
     let more = if n > pids.len() { ", …" } else { "" };
     let (are, what) = if n == 1 { ("process", "runs") } else { ("processes", "run") };
-    let hold = match (holding, open) {
-        (0, 0) => "none of them has a GPU open".to_owned(),
-        (0, m) => format!("{m} of them with a GPU open, none known to hold memory"),
-        (1, _) => "1 of them holds GPU memory".to_owned(),
-        (m, _) => format!("{m} of them hold GPU memory"),
+    let hold = match (n, holding, open) {
+        (1, 0, 0) => " and has no GPU open".to_owned(),
+        (1, 0, _) => " and has a GPU open, but is not known to hold memory".to_owned(),
+        (1, ..) => " and holds GPU memory".to_owned(),
+        (_, 0, 0) => "; none of them has a GPU open".to_owned(),
+        (_, 0, m) => format!("; {m} of them with a GPU open, none known to hold memory"),
+        (_, 1, _) => "; 1 of them holds GPU memory".to_owned(),
+        (n, m, _) if n == m => " and hold GPU memory".to_owned(),
+        (_, m, _) => format!("; {m} of them hold GPU memory"),
     };
+    let who = format!("PID {}{more}", pids.join(", "));
     Some(finding(
         FindingKind::StillRunning,
         None,
         None,
-        format!("{n} {are} of the command still {what} (PID {}{more}); {hold}.", pids.join(", ")),
+        format!("{n} {are} of the command still {what} ({who}){hold}."),
     ))
 }
 

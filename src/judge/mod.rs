@@ -27,7 +27,7 @@ use crate::{
     exit,
     model::{
         Bytes, Command, CommandReport, DeviceStatus, End, Gap, Holder, Limits, Observation, Report, Snapshot,
-        StatusReport, Verdict, schema,
+        StatusReport, Uninspected, Verdict, schema,
     },
     text,
 };
@@ -225,19 +225,29 @@ fn sight_gaps(snapshot: &Snapshot, holders: &[Holder]) -> Vec<Gap> {
         };
         gaps.push(Gap::new("/proc", format!("holders outside cannot be seen: {why}; {step}")));
     }
-    let n = snapshot.uninspected.len();
-    if n > 0 {
-        let listed: Vec<_> = holders
-            .iter()
-            .filter(|h| snapshot.uninspected.iter().any(|u| u.id.pid == h.pid))
-            .map(|h| format!("{} ({})", h.pid, h.user.clone().unwrap_or_else(|| "unknown user".into())))
-            .collect();
-        let named = if listed.is_empty() { String::new() } else { format!(", among them PID {}", listed.join(", ")) };
+    if !snapshot.uninspected.is_empty() {
+        let whom = uninspected(snapshot, holders);
         let who = if snapshot.observer.uid == 0 { "not even root may" } else { "`sudo gpuresid` can do it" };
-        let s = if n == 1 { "" } else { "es" };
-        gaps.push(Gap::new("/proc", format!("cannot inspect the open files of {n} process{s}{named}; {who}")));
+        gaps.push(Gap::new("/proc", format!("cannot inspect the open files of {whom}; {who}")));
     }
     gaps
+}
+
+/// Who may not be inspected: all of a few; of many the count and the first, those that the driver lists before others.
+fn uninspected(snapshot: &Snapshot, holders: &[Holder]) -> String {
+    const MOST: usize = 3;
+    let holder = |u: &Uninspected| holders.iter().find(|h| h.pid == u.id.pid);
+    let mut all: Vec<_> = snapshot.uninspected.iter().map(|u| (holder(u), u)).collect();
+    all.sort_by_key(|(holder, u)| (holder.is_none(), u.id.pid));
+    let names = all.iter().take(MOST).map(|(holder, u)| {
+        let user = holder.map(|h| format!(" of {}", h.user.as_deref().unwrap_or("an unknown user")));
+        format!("PID {} ({}{})", u.id.pid, text::clean(&u.comm), user.unwrap_or_default())
+    });
+    let names: Vec<_> = names.collect();
+    match all.len() {
+        n if n > MOST => format!("{n} processes: {}, …", names.join(", ")),
+        _ => names.join(", "),
+    }
 }
 
 fn unique(gaps: Vec<Gap>) -> Vec<Gap> {

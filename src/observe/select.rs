@@ -154,7 +154,10 @@ impl Visible {
         }
         if found.is_empty() {
             return Err(hinted(
-                format!("CUDA_VISIBLE_DEVICES is `{list}`, so a program would see no GPU"),
+                match list.is_empty() {
+                    true => "CUDA_VISIBLE_DEVICES is set but empty, so a program would see no GPU".into(),
+                    false => format!("CUDA_VISIBLE_DEVICES is `{list}`, so a program would see no GPU"),
+                },
                 format!("leave out --visible, or set CUDA_VISIBLE_DEVICES; {}", there_are(devices)),
             ));
         }
@@ -323,8 +326,8 @@ mod tests {
         }
         for list in ["", "-1", "7,0", "NoDevFiles", "GPU-x,GPU-b"] {
             let message = visible(&three, Some(list), false).unwrap_err();
-            let start =
-                format!("error: CUDA_VISIBLE_DEVICES is `{list}`, so a program would see no GPU\n\nhint: leave");
+            let is = if list.is_empty() { "set but empty".into() } else { format!("`{list}`") };
+            let start = format!("error: CUDA_VISIBLE_DEVICES is {is}, so a program would see no GPU\n\nhint: leave");
             assert!(message.starts_with(&start), "{message}");
         }
     }

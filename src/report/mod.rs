@@ -11,4 +11,4 @@ pub mod targets;
 pub mod words;
 
 pub use style::Style;
-pub use targets::{Format, ReportTarget, Targets};
+pub use targets::{Format, ReportTarget, Targets, earlier_reports};

@@ -113,7 +113,7 @@ impl Pending {
 }
 
 /// `/dev/fd/3` may lead to a regular file, which the shell opened for us: it is written, never replaced.
-fn is_descriptor(path: &Path) -> bool {
+pub(super) fn is_descriptor(path: &Path) -> bool {
     descriptor(path).is_some() || ["/dev/stdout", "/dev/stderr"].iter().any(|name| path == Path::new(name))
 }
 

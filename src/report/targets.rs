@@ -1,8 +1,16 @@
 //! `--report [FORMAT:]PATH`: which reports are asked for, and writing them.
 
-use super::{json, pending::Pending};
+use super::{
+    json,
+    pending::{Pending, is_descriptor},
+    words,
+};
 use crate::model::{Observation, Report};
-use std::{fmt, path::PathBuf, str::FromStr};
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
 /// A format of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,6 +92,18 @@ impl FromStr for ReportTarget {
                 "the ending does not tell the format; write json:{text}, or observation:{text} for the raw looks"
             )),
         }
+    }
+}
+
+/// What has to be said of these reports when a run does not come about: a file that is there is not of this run.
+pub fn earlier_reports(targets: &[ReportTarget]) -> Option<String> {
+    let there = |path: &Path| !is_descriptor(path) && fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() > 0);
+    let mut paths: Vec<_> = targets.iter().filter(|t| there(&t.path)).map(|t| t.path.display().to_string()).collect();
+    paths.dedup();
+    match paths.len() {
+        0 => None,
+        1 => Some(format!("the report at {} is of an earlier run", words::list(&paths))),
+        _ => Some(format!("the reports at {} are of an earlier run", words::list(&paths))),
     }
 }
 
@@ -187,6 +207,11 @@ mod tests {
         assert!(Targets::prepare(&[target("a.json"), target("b.json")]).is_ok());
         let error = Targets::prepare(&[target("a.json"), target("./a.json")]).unwrap_err();
         assert_eq!(error.to_string(), format!("two reports go to {}", dir.path().join("./a.json").display()));
+        let (a, b) = (target("a.json"), target("b.json"));
+        let both = [a.clone(), b, ReportTarget { format: Format::Json, path: "/dev/null".into() }];
+        assert_eq!(earlier_reports(&both), None);
+        fs::write(&a.path, "old").unwrap();
+        assert_eq!(earlier_reports(&both), Some(format!("the report at {} is of an earlier run", a.path.display())));
         let nowhere = ReportTarget { format: Format::Json, path: "/dev/null".into() };
         assert!(Targets::prepare(&[nowhere.clone(), nowhere]).is_ok());
     }

@@ -24,13 +24,16 @@ pub struct NotStarted {
     /// [`crate::exit::NOT_FOUND`], [`crate::exit::NOT_RUNNABLE`], or [`crate::exit::CANNOT`] where the system was out
     /// of something.
     pub exit_code: i32,
-    /// What went wrong and what to do.
+    /// What went wrong.
     pub message: String,
+    /// What to do.
+    pub hint: Option<String>,
 }
 
 impl fmt::Display for NotStarted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(&self.message)?;
+        self.hint.iter().try_for_each(|hint| write!(f, "; {hint}"))
     }
 }
 
@@ -46,7 +49,8 @@ pub(super) fn start(
     environment: &[(OsString, OsString)],
 ) -> Result<Running, NotStarted> {
     let Some((program, arguments)) = argv.split_first() else {
-        return Err(NotStarted { exit_code: crate::exit::CANNOT, message: "there is no command to run".into() });
+        let message = "there is no command to run".into();
+        return Err(NotStarted { exit_code: crate::exit::CANNOT, message, hint: None });
     };
     let spawn = |program: &OsStr, script: Option<&OsStr>| {
         let mut command = Command::new(program);
@@ -109,38 +113,41 @@ fn explain(program: &OsStr, error: &io::Error) -> NotStarted {
     use crate::exit::{CANNOT, NOT_FOUND, NOT_RUNNABLE};
     use rustix::io::Errno;
     let name = crate::text::clean(&crate::text::from_bytes(program.as_bytes()));
-    let named = |exit_code, text: String| NotStarted { exit_code, message: format!("cannot run `{name}`: {text}") };
+    let named = |exit_code, text: &str, hint: &str| NotStarted {
+        exit_code,
+        message: format!("cannot run `{name}`: {text}"),
+        hint: (!hint.is_empty()).then(|| hint.into()),
+    };
     let file = find(program);
     let exists = file.as_deref().is_some_and(Path::exists);
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOENT) if exists => named(
             NOT_RUNNABLE,
-            "the file is there, but the interpreter or loader that it names is not; look at its first line (`head -1`) \
-             or at `file`"
-                .into(),
+            "the file is there, but the interpreter or loader that it names is not",
+            "look at its first line (`head -1`) or at `file`",
         ),
         Some(Errno::NOENT) if program.as_bytes().contains(&b'/') => {
-            named(NOT_FOUND, "there is no such file; look at the path".into())
+            named(NOT_FOUND, "there is no such file", "look at the path")
         }
         Some(Errno::NOENT) => named(
             NOT_FOUND,
-            "there is no such command in PATH; look at the spelling, or write `./` before a file of this directory".into(),
+            "there is no such command in PATH",
+            "look at the spelling, or write `./` before a file of this directory",
         ),
         Some(Errno::ACCESS) if file.as_deref().is_some_and(Path::is_dir) => {
-            named(NOT_RUNNABLE, "it is a directory".into())
+            named(NOT_RUNNABLE, "it is a directory", "")
         }
         Some(Errno::ACCESS) => named(
             NOT_RUNNABLE,
-            "permission denied; if it is meant to be run, `chmod +x` the file, or name its interpreter \
-             (`gpuresid check -- python train.py`)"
-                .into(),
+            "permission denied",
+            "if it is meant to be run, `chmod +x` the file, or name its interpreter (`gpuresid check -- python train.py`)",
         ),
         Some(Errno::NOEXEC) => {
-            named(NOT_RUNNABLE, "the system does not know this format; was it built for another machine?".into())
+            named(NOT_RUNNABLE, "the system does not know this format", "was it built for another machine?")
         }
         Some(Errno::AGAIN | Errno::NOMEM | Errno::MFILE | Errno::NFILE) => {
-            named(CANNOT, format!("no new process could be started ({error}); look at `ulimit -a` and free memory"))
+            named(CANNOT, &format!("no new process could be started ({error})"), "look at `ulimit -a` and free memory")
         }
-        _ => named(NOT_RUNNABLE, error.to_string()),
+        _ => named(NOT_RUNNABLE, &error.to_string(), ""),
     }
 }

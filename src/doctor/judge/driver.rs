@@ -53,8 +53,12 @@ fn does_not_answer(facts: &Facts, failure: &Failure, lines: &mut Lines) {
         FailureKind::NoGpu => "lspci -d 10de:",
         FailureKind::Timeout | FailureKind::HelperDied | FailureKind::Other => "sudo dmesg | grep -i -e nvrm -e xid",
     };
-    let hint = failure.hint.as_ref().map_or_else(String::new, |hint| format!(". {hint}"));
-    lines.fail("driver", format!("{}{hint}", failure.message), usual);
+    // What stands in the fix is not said twice, and doctor is what runs.
+    let more = failure.hint.iter().flat_map(|hint| hint.lines());
+    let more = more.filter(|line| !line.contains(usual) && !line.contains("gpuresid doctor"));
+    let more: Vec<&str> = more.collect();
+    let more = if more.is_empty() { String::new() } else { format!(" ({})", more.join("; ")) };
+    lines.fail("driver", format!("{}{more}", failure.message), usual);
     match &facts.kernel.module {
         Some(version) => lines.ok("driver.kernel", format!("the kernel module {version} is loaded")),
         None => lines.hidden("driver.kernel", "no version of a kernel module can be read"),

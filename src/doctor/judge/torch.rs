@@ -9,10 +9,13 @@ use crate::doctor::{
 };
 use std::path::Path;
 
+/// Where no path is known that could stand in a command.
+const OTHER: &str = "another one is looked at with --python and the path of an interpreter or of an environment";
+
 pub(super) fn judge(facts: &Facts, table: &Table, lines: &mut Lines) {
     let (interpreter, installs) = match &facts.python {
         Python::None(why) => {
-            lines.hidden("torch", format!("PyTorch: {why}")).fix = Some("gpuresid doctor --python PATH".into());
+            lines.hidden("torch", format!("PyTorch: {why}; {OTHER}"));
             return;
         }
         Python::Unclear(path, why) => {
@@ -24,8 +27,7 @@ pub(super) fn judge(facts: &Facts, table: &Table, lines: &mut Lines) {
         Python::Found { interpreter, torch, .. } => (interpreter, torch),
     };
     let Some(torch) = installs.first() else {
-        lines.hidden("torch", format!("no PyTorch is installed for {}", interpreter.display())).fix =
-            Some("gpuresid doctor --python PATH".into());
+        lines.hidden("torch", format!("no PyTorch is installed for {}; {OTHER}", interpreter.display()));
         return;
     };
     let found = torch.version.as_ref().or(torch.metadata_version.as_ref());

@@ -5,4 +5,6 @@ pub(in crate::judge) mod build;
 mod causes;
 mod properties;
 mod recordings;
+mod words;
+
 mod worlds;

@@ -103,8 +103,8 @@ pub(super) fn failure(doing: &str, code: Code, library: Option<&str>) -> Failure
         Code::DRIVER_NOT_LOADED => library::no_driver(),
         Code::LIB_RM_VERSION_MISMATCH => library::version_mismatch(library),
         Code::NO_PERMISSION => Failure::new(FailureKind::NoPermission, format!("{doing}: {code}")).hint(
-            "see who may use the device files: ls -l /dev/nvidia* ; your user may have to join their group: \
-                 sudo usermod -aG video $USER",
+            "see who may use the device files: ls -l /dev/nvidia*\n\
+             your user may have to join their group: sudo usermod -aG video $USER",
         ),
         Code::LIBRARY_NOT_FOUND => Failure::new(FailureKind::NoLibrary, format!("{doing}: {code}"))
             .hint("reinstall the driver's user-space libraries, or name the file: --nvml-lib PATH"),

@@ -69,15 +69,19 @@ pub(super) fn no_driver() -> Failure {
         "no NVIDIA driver is loaded here: neither /sys/module/nvidia nor /proc/driver/nvidia/version exists",
     )
     .hint(
-        "load it: sudo modprobe nvidia; in a container, start it with its GPUs: docker run --gpus all …; on a system \
-         without that kernel module (Jetson), name the library: --nvml-lib PATH",
+        "load it: sudo modprobe nvidia\n\
+         in a container, start that with its GPUs, for example: docker run --gpus all IMAGE\n\
+         without that kernel module (Jetson), name the library: --nvml-lib PATH\n\
+         more about this machine: gpuresid doctor",
     )
 }
 
 /// A driver without a GPU.
 pub(super) fn no_gpu() -> Failure {
     Failure::new(FailureKind::NoGpu, "the NVIDIA driver is loaded, but it shows no GPU").hint(
-        "see whether the card is there: lspci -d 10de: ; in a container, start it with its GPUs: docker run --gpus all …",
+        "see whether the card is there: lspci -d 10de:\n\
+         in a container, start that with its GPUs, for example: docker run --gpus all IMAGE\n\
+         more about this machine: gpuresid doctor",
     )
 }
 
@@ -85,8 +89,9 @@ pub(super) fn no_gpu() -> Failure {
 pub(super) fn no_library(tried: &[(OsString, String)]) -> Failure {
     let tried: Vec<_> = tried.iter().map(|(file, why)| format!("{}: {why}", file.to_string_lossy())).collect();
     Failure::new(FailureKind::NoLibrary, format!("loading the NVML library failed ({})", tried.join("; "))).hint(
-        "install the driver's user-space libraries (Debian, Ubuntu: libnvidia-compute-NNN of the driver's version), or \
-         name the file: --nvml-lib PATH",
+        "install the driver's user-space libraries (Debian, Ubuntu: libnvidia-compute-NNN of the driver's version)\n\
+         or name the file: --nvml-lib PATH\n\
+         more about this machine: gpuresid doctor",
     )
 }
 
@@ -104,9 +109,10 @@ pub(super) fn version_mismatch(library: Option<&str>) -> Failure {
         ),
     )
     .hint(
-        "the driver was upgraded and the old kernel module is still loaded: end everything that uses the GPU, then \
-         sudo modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia, or reboot; in a \
-         container, restart the container",
+        "the driver was upgraded and the old kernel module is still loaded\n\
+         end everything that uses the GPU, then load the new one\n\
+         with: sudo modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia\n\
+         or restart the machine; in a container, restart the container",
     )
 }
 

@@ -13,6 +13,9 @@ use crate::{
 use anstyle::AnsiColor;
 use std::io::{self, Write};
 
+/// Less is noise.
+const JITTER: Bytes = Bytes::mib(16);
+
 /// Writes the report.
 ///
 /// # Errors
@@ -63,8 +66,47 @@ fn headline(page: &mut Page<'_>, report: &Report) -> io::Result<()> {
     // A finding says more about a command that was killed; below another verdict the command has its own line.
     let said = report.verdict != Verdict::Clean || report.findings.iter().any(|f| f.kind == FindingKind::Died);
     let ended = report.command.as_ref().filter(|_| !said).and_then(bad_end).unwrap_or_default();
-    let word = page.style.strong(color, word);
-    page.line(&format!("{label}: {word}: {}{ended}", text::clean(&sentence)))
+    let cleaned = if report.verdict == Verdict::Residue { after_cleanup(report) } else { None };
+    let head = format!("{label}: ");
+    let line = format!("{head}{word}: {}{ended}{}", text::clean(&sentence), cleaned.unwrap_or_default());
+    let columns = page.style.width.map(usize::from);
+    let later = "  ";
+    // Colour takes no room, so it comes after the breaking.
+    let lines = match columns {
+        Some(columns) if text::width(&line) > columns => text::wrap(&line, Some(columns.saturating_sub(later.len()))),
+        _ => vec![line],
+    };
+    for (number, line) in lines.iter().enumerate() {
+        match (number, line.strip_prefix(&head).and_then(|rest| rest.strip_prefix(word))) {
+            (0, Some(rest)) => page.line(&format!("{head}{}{rest}", page.style.strong(color, word)))?,
+            (0, None) => page.line(line)?,
+            _ => page.line(&format!("{later}{line}"))?,
+        }
+    }
+    Ok(())
+}
+
+/// What the clean-up after the verdict got back of what had stayed, where that is known.
+fn after_cleanup(report: &Report) -> Option<String> {
+    let cleaned = report.cleanup.as_ref().filter(|cleanup| !cleanup.ended.is_empty())?;
+    let back: Option<Vec<(Bytes, Bytes)>> = report
+        .devices
+        .iter()
+        .filter(|d| d.verdict == Verdict::Residue)
+        .map(|d| {
+            let back = cleaned.devices.iter().find(|c| c.uuid == d.uuid)?.came_back()?;
+            // Others may have given something back at the same time.
+            Some((d.charged_residue_bytes, back.min(d.charged_residue_bytes)))
+        })
+        .collect();
+    let back = back?;
+    let all = back.iter().all(|(stayed, back)| stayed.saturating_sub(*back) <= JITTER);
+    let sum: Bytes = back.iter().map(|(_, back)| *back).sum();
+    match (all, sum == Bytes::ZERO) {
+        (true, _) => Some("; it came back with --cleanup".into()),
+        (false, true) => None,
+        (false, false) => Some(format!("; {sum} of it came back with --cleanup")),
+    }
 }
 
 /// How the command ended, where it did not end well.
@@ -179,7 +221,7 @@ fn command(page: &mut Page<'_>, report: &Report) -> io::Result<()> {
 fn device_table(page: &mut Page<'_>, report: &Report) -> io::Result<()> {
     // Between two snapshots nobody looked, so there is no peak to show.
     let with_peak = report.command.is_some();
-    let mut columns = vec![Column::left("DEVICE"), Column::flexible("NAME"), Column::right("BEFORE")];
+    let mut columns = vec![Column::left("DEVICE"), Column::dispensable("NAME"), Column::right("BEFORE")];
     if with_peak {
         columns.push(Column::right("PEAK"));
     }

@@ -62,14 +62,14 @@ fn headline(page: &mut Page<'_>, report: &DoctorReport) -> io::Result<()> {
             parts.push(words::count(n, one, many));
         }
     };
-    say(Level::Fail, "thing fails", "things fail");
+    say(Level::Fail, "fails", "fail");
     say(Level::Warn, "warning", "warnings");
-    say(Level::CouldNotLook, "thing that could not be looked at", "things that could not be looked at");
+    say(Level::CouldNotLook, "could not be looked at", "could not be looked at");
     let ok = report.count(Level::Ok);
     let text = if parts.is_empty() {
         format!("All {ok} checks are fine.")
     } else {
-        format!("{}; {ok} fine.", words::list(&parts))
+        format!("{}, {ok} fine.", parts.join(", "))
     };
     let color = match report.verdict {
         Level::Fail => AnsiColor::Red,
@@ -132,7 +132,7 @@ mod tests {
         doctor(&report, &Style::default(), &mut out).unwrap();
         assert_eq!(
             String::from_utf8(out).unwrap(),
-            "1 thing fails, 1 warning and 1 thing that could not be looked at; 1 fine.\n\
+            "1 fails, 1 warning, 1 could not be looked at, 1 fine.\n\
              \nDriver\
              \n  fail            no driver\
              \n                  fix: sudo modprobe nvidia\n\

@@ -18,19 +18,26 @@ pub(super) struct Column {
     head: &'static str,
     right: bool,
     flexible: bool,
+    /// Left out where there is no room for it.
+    dispensable: bool,
 }
 
 impl Column {
     pub(super) const fn left(head: &'static str) -> Self {
-        Self { head, right: false, flexible: false }
+        Self { head, right: false, flexible: false, dispensable: false }
     }
 
     pub(super) const fn right(head: &'static str) -> Self {
-        Self { head, right: true, flexible: false }
+        Self { head, right: true, flexible: false, dispensable: false }
     }
 
     pub(super) const fn flexible(head: &'static str) -> Self {
-        Self { head, right: false, flexible: true }
+        Self { head, right: false, flexible: true, dispensable: false }
+    }
+
+    /// One that gives way, and goes where even its least width is too much.
+    pub(super) const fn dispensable(head: &'static str) -> Self {
+        Self { head, right: false, flexible: true, dispensable: true }
     }
 }
 
@@ -81,7 +88,15 @@ impl Grid {
                 cells.max().unwrap_or(0).max(text::width(column.head)) + GAP
             })
             .sum();
-        let room = width.map_or(PLAIN_ROOM, |columns| usize::from(columns).saturating_sub(taken)).max(LEAST_ROOM);
+        let room = width.map_or(PLAIN_ROOM, |columns| usize::from(columns).saturating_sub(taken));
+        if room < LEAST_ROOM && self.columns.get(flexible).is_some_and(|column| column.dispensable) {
+            self.columns.remove(flexible);
+            for row in self.rows.iter_mut().filter(|row| flexible < row.len()) {
+                row.remove(flexible);
+            }
+            return;
+        }
+        let room = room.max(LEAST_ROOM);
         for cell in self.rows.iter_mut().filter_map(|row| row.get_mut(flexible)) {
             *cell = text::shorten(cell, room);
         }
@@ -116,5 +131,18 @@ mod tests {
              \x20 12  evil\\x1b[2J\\nname\n"
         );
         assert!(shown(Some(5)).contains("4711  python tr…  sleeping"));
+    }
+
+    #[test]
+    fn a_name_that_has_no_room_goes() {
+        let shown = |width| {
+            let mut grid = Grid::new([Column::left("DEVICE"), Column::dispensable("NAME"), Column::right("USED")]);
+            grid.row(["GPU 0".into(), "NVIDIA H200".into(), "518 MiB".into()]);
+            let mut out = Vec::new();
+            grid.write(&Style { width: Some(width), color: false }, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(shown(27), "DEVICE  NAME           USED\nGPU 0   NVIDIA H2…  518 MiB\n");
+        assert_eq!(shown(26), "DEVICE     USED\nGPU 0   518 MiB\n");
     }
 }

@@ -106,7 +106,7 @@ fn one(page: &mut Page<'_>, number: usize, step: &ReclaimStep) -> io::Result<()>
                 let memory = memory(page, &step.gives_back);
                 page.paragraph(indent, &format!("gives back: {memory}"))?;
             }
-            page.paragraph(indent, &format!("disturbs: {}", step.disturbs))
+            page.paragraph(indent, &format!("Disturbs: {}", step.disturbs))
         }
         Some(outcome) => {
             let word = match outcome {
@@ -162,6 +162,7 @@ pub fn cleanup(report: &Report, style: &Style, out: &mut dyn Write) -> io::Resul
     }
     let devices = report.devices.iter().map(|d| (d.uuid.clone(), words::device(d.index, &d.uuid))).collect();
     let mut page = Page { style, out, devices };
+    page.line("")?;
     page.paragraph("", &sentence(&page, cleanup))?;
     for ended in &cleanup.ended {
         let sent = ended.sent.join(", ");

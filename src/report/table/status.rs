@@ -96,12 +96,12 @@ fn device_table(page: &mut Page<'_>, report: &StatusReport) -> io::Result<()> {
     let with_bar1 = report.devices.iter().any(|d| d.bar1_total_bytes.is_some());
     let mut columns = vec![
         Column::left("DEVICE"),
-        Column::flexible("NAME"),
+        Column::dispensable("NAME"),
         Column::right("TOTAL"),
         Column::right("FREE"),
         Column::right("USED ="),
         Column::right("LISTED +"),
-        Column::right("UNLISTED"),
+        Column::right("UNACCOUNTED"),
     ];
     if with_bar1 {
         columns.extend([Column::right("BAR1 USED"), Column::right("BAR1 TOTAL")]);

@@ -3,8 +3,9 @@
 use super::{check, status};
 use crate::{
     model::{
-        Advice, BootId, Bytes, Cause, CommandReport, DeviceReport, DeviceStatus, Finding, FindingKind, Gap, Ghost,
-        Held, Holder, Limits, Lineage, Report, Scope, SettleEnd, StatusReport, Uuid, Verdict, schema,
+        Advice, BootId, Bytes, Cause, CleanedDevice, Cleanup, CommandReport, DeviceReport, DeviceStatus, Ended,
+        Finding, FindingKind, Gap, Ghost, Held, Holder, Limits, Lineage, Report, Scope, SettleEnd, StatusReport, Uuid,
+        Verdict, schema,
     },
     report::Style,
     text,
@@ -126,15 +127,15 @@ fn a_clean_check_is_one_line() {
     let two = report(Verdict::Clean, vec![device(0, Verdict::Clean, 0, Some(0)), idle]);
     assert_eq!(
         checked(&two, NARROW),
-        "gpuresid: clean: all GPU memory came back (the command's peak: 10.5 GiB on GPU 0)\n"
+        "gpuresid: clean: all GPU memory came back (the command's peak: 10.5 GiB on GPU\n  0)\n"
     );
     let mut failed = report(Verdict::Clean, vec![device(0, Verdict::Clean, 3, Some(3))]);
     failed.simulated = true;
     failed.command.as_mut().unwrap().exit_code = Some(3);
     assert_eq!(
         checked(&failed, NARROW),
-        "gpuresid (simulated GPU): clean: 3.0 MiB of GPU memory stay, within the limit of 16 MiB (the command's peak: \
-         10.5 GiB); the command exited with 3\n"
+        "gpuresid (simulated GPU): clean: 3.0 MiB of GPU memory stay, within the limit\n  of 16 MiB (the command's \
+         peak: 10.5 GiB); the command exited with 3\n"
     );
     let mut partly = clean.clone();
     partly.gaps = vec![Gap::new("/proc", "a process of another user")];
@@ -178,7 +179,8 @@ fn residue_at_80_columns() {
     assert_eq!(
         checked(&dirty, NARROW),
         "\
-gpuresid: residue: 5738 MiB of GPU memory did not come back (GPU 0; limit 16 MiB)
+gpuresid: residue: 5738 MiB of GPU memory did not come back (GPU 0; limit 16
+  MiB)
   command: python train.py (exited with 0, ran 12.3 s, waited 12.0 s: what is
            left no longer changes)
 
@@ -219,6 +221,48 @@ What to do
 }
 
 #[test]
+fn what_a_clean_up_got_back_stands_in_the_first_line() {
+    let mut dirty = report(Verdict::Residue, vec![device(0, Verdict::Residue, 5738, Some(5738))]);
+    let head = |report: &Report| checked(report, PLAIN).lines().next().unwrap().to_owned();
+    let residue = "gpuresid: residue: 5738 MiB of GPU memory did not come back (GPU 0; limit 16 MiB)";
+    for (after, ended, more) in [
+        (Some(0), true, "; it came back with --cleanup"),
+        (Some(15), true, "; it came back with --cleanup"),
+        (Some(1000), true, "; 4738 MiB of it came back with --cleanup"),
+        (Some(5738), true, ""),
+        (None, true, ""),
+        (Some(0), false, ""),
+    ] {
+        let one = Ended { pid: 452, start_ticks: 1, command: "python".into(), sent: vec!["TERM".into()] };
+        dirty.cleanup = Some(Cleanup {
+            ended: if ended { vec![one] } else { Vec::new() },
+            left_alone: Vec::new(),
+            nothing_lives: true,
+            seconds: 0.1,
+            devices: vec![CleanedDevice {
+                uuid: gpu(0),
+                used_before_bytes: Some(Bytes::mib(5738)),
+                used_after_bytes: after.map(Bytes::mib),
+            }],
+        });
+        assert_eq!(head(&dirty), format!("{residue}{more}"), "{after:?} {ended}");
+    }
+}
+
+#[test]
+fn the_first_line_of_check_and_the_devices_keep_to_the_terminals_width() {
+    let dirty = report(Verdict::Residue, vec![device(0, Verdict::Residue, 518, Some(518))]);
+    for columns in [60, 80] {
+        let style = Style { width: Some(columns), color: true };
+        let text = checked(&dirty, style);
+        assert!(text.starts_with("gpuresid: \u{1b}[1m\u{1b}[31mresidue\u{1b}[0m: 518 MiB"), "{text}");
+        let plain = checked(&dirty, Style { color: false, ..style });
+        let wide: Vec<_> = plain.lines().filter(|line| text::width(line) > usize::from(columns)).collect();
+        assert!(wide.is_empty(), "{columns}: {wide:#?}");
+    }
+}
+
+#[test]
 fn inconclusive_says_between_what_and_why() {
     let mut open = device(0, Verdict::Inconclusive, 0, Some(5738));
     open.because = vec!["a neighbour grew".into()];
@@ -229,7 +273,8 @@ fn inconclusive_says_between_what_and_why() {
     assert_eq!(
         text,
         "\
-gpuresid: inconclusive: cannot tell whether all GPU memory came back (GPU 0: 0 B to 5738 MiB, GPU 1 cannot be read)
+gpuresid: inconclusive: cannot tell whether all GPU memory came back (GPU 0: 0
+  B to 5738 MiB, GPU 1 cannot be read)
   command: python train.py (exited with 0, ran 12.3 s, waited 12.0 s: what is
            left no longer changes)
 
@@ -250,7 +295,8 @@ fn a_comparison_speaks_of_before() {
     assert_eq!(
         checked(&more, NARROW),
         "\
-gpuresid: residue: at least 518 MiB of GPU memory is held that was not held before (GPU 0; limit 16 MiB)
+gpuresid: residue: at least 518 MiB of GPU memory is held that was not held
+  before (GPU 0; limit 16 MiB)
 
 DEVICE  NAME         BEFORE      NOW             CHARGED  VERDICT
 GPU 0   NVIDIA H200     0 B  518 MiB  518 MiB to 600 MiB  residue
@@ -269,7 +315,7 @@ fn how_the_command_died_is_said_once() {
     (command.exit_code, command.signal) = (None, Some(9));
     assert_eq!(
         checked(&killed, NARROW),
-        "gpuresid: clean: all GPU memory came back (the command's peak: 10.5 GiB); the command was ended by SIGKILL (9)\n"
+        "gpuresid: clean: all GPU memory came back (the command's peak: 10.5 GiB); the\n  command was ended by SIGKILL (9)\n"
     );
     killed.findings = vec![Finding::new(FindingKind::Died, None, None, "The command was ended by signal 9.")];
     assert_eq!(
@@ -326,8 +372,8 @@ fn status_of_a_quiet_machine() {
 GPU memory: 0 B of 140.4 GiB in use on 1 GPU (driver 580.159.04, CUDA 13.0)
 Nothing stands out.
 
-DEVICE  NAME             TOTAL       FREE  USED =  LISTED +  UNLISTED
-GPU 0   NVIDIA H200  140.4 GiB  139.8 GiB     0 B       0 B       0 B
+DEVICE  NAME             TOTAL       FREE  USED =  LISTED +  UNACCOUNTED
+GPU 0   NVIDIA H200  140.4 GiB  139.8 GiB     0 B       0 B          0 B
 "
     );
     quiet.simulated = true;
@@ -370,9 +416,9 @@ fn status_names_holders_on_the_devices_where_they_hold() {
 GPU memory: what is in use on 2 GPUs could not be read in full (driver 580.159.04, CUDA 13.0)
 Look at PID 678 (stopped, 2566 MiB) and PID 701 (shared handle).
 
-DEVICE  NAME             TOTAL       FREE    USED =  LISTED +  UNLISTED
-GPU 0   NVIDIA H200  140.4 GiB  137.8 GiB  2100 MiB  2048 MiB    52 MiB
-GPU 1   NVIDIA H200          ?          ?         ?         ?         ?
+DEVICE  NAME             TOTAL       FREE    USED =  LISTED +  UNACCOUNTED
+GPU 0   NVIDIA H200  140.4 GiB  137.8 GiB  2100 MiB  2048 MiB       52 MiB
+GPU 1   NVIDIA H200          ?          ?         ?         ?            ?
 
 Who holds it
 PID  USER     AGE  STATE     ON              MEMORY  CAUSE          COMMAND

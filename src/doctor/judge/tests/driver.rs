@@ -15,12 +15,21 @@ fn a_driver_that_does_not_answer() {
         let broken = |facts: &mut Facts| {
             facts.driver = Err(Failure { kind, message: "starting NVML: no".into(), hint: Some("do this".into()) });
         };
-        says("driver", Level::Fail, "starting NVML: no. do this", broken);
+        says("driver", Level::Fail, "starting NVML: no (do this)", broken);
         says("driver", Level::Fail, fix, broken);
         says("devices", Level::CouldNotLook, "does not answer", broken);
         // The kernel module still tells the version that PyTorch needs.
         says("torch.cuda", Level::Ok, "driver 580.159.04 serves", broken);
     }
+    // What to paste stands in one place, and who runs doctor is not told to.
+    let hint =
+        "load it: sudo modprobe nvidia\nin a container, start that with GPUs\nmore about this machine: gpuresid doctor";
+    let broken = |facts: &mut Facts| {
+        let kind = FailureKind::NoDriver;
+        facts.driver = Err(Failure { kind, message: "there is none".into(), hint: Some(hint.into()) });
+    };
+    let line = (Level::Fail, "there is none (in a container, start that with GPUs) | sudo modprobe nvidia".to_owned());
+    assert_eq!(after("driver", broken), [line]);
 }
 
 #[test]
