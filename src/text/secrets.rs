@@ -1,25 +1,19 @@
 //! Hides values that look like secrets in command lines. Reports are pasted into tickets and kept by CI, so it errs on
 //! the side of hiding; the name of an option always stays, because it helps to recognise the program.
 
+mod address;
+mod pairs;
+
 const HIDDEN: &str = "***";
 
 /// Names whose value is secret, as the last words of an option's or a variable's name.
 const SECRET_NAMES: &[&[&str]] = &[
-    &["password"],
-    &["passwd"],
-    &["passphrase"],
     &["pwd"],
+    &["pw"],
+    &["creds"],
     &["secret"],
-    &["token"],
-    &["apikey"],
     &["credential"],
     &["credentials"],
-    &["api", "key"],
-    &["access", "key"],
-    &["secret", "key"],
-    &["private", "key"],
-    &["auth", "key"],
-    &["account", "key"],
     &["key", "secret"],
     &["access", "key", "id"],
     &["authorization"],
@@ -28,6 +22,53 @@ const SECRET_NAMES: &[&[&str]] = &[
 /// Tokens of language models, which are no secrets.
 const INNOCENT_TOKENS: &[&str] =
     &["pad", "eos", "bos", "unk", "sep", "cls", "mask", "stop", "start", "end", "image", "special", "per", "decoder"];
+
+/// Columns, fields and places that are called a key.
+const INNOCENT_KEYS: &[&str] = &[
+    "sort",
+    "partition",
+    "primary",
+    "foreign",
+    "public",
+    "cache",
+    "group",
+    "label",
+    "text",
+    "image",
+    "audio",
+    "video",
+    "caption",
+    "column",
+    "dict",
+    "state",
+    "data",
+    "dataset",
+    "order",
+    "index",
+    "lookup",
+    "row",
+    "feature",
+    "input",
+    "output",
+    "prompt",
+    "target",
+    "metric",
+    "monitor",
+    "batch",
+    "obs",
+    "host",
+    "known",
+    "is",
+];
+
+/// Passes over data.
+const INNOCENT_PASSES: &[&str] = &[
+    "single", "one", "two", "multi", "first", "second", "last", "num", "max", "n", "forward", "backward", "bwd", "fwd",
+    "by", "no",
+];
+
+/// Ends of words that are written as one: `PGPASSWORD`.
+const SECRET_ENDS: &[&str] = &["password", "passwd", "passphrase", "apikey", "secretkey", "accesskey", "authtoken"];
 
 /// Prefixes by which services mark their keys.
 const KEY_PREFIXES: &[&str] = &[
@@ -55,10 +96,14 @@ pub(super) fn hide(argv: &[String]) -> Vec<String> {
     let mut next_is_secret = false;
     argv.iter()
         .map(|arg| {
-            if arg.contains(char::is_whitespace) && !next_is_secret {
-                return hide_words(arg);
+            if next_is_secret {
+                return hide_word(arg, &mut next_is_secret);
             }
-            hide_word(arg, &mut next_is_secret)
+            let arg = pairs::hide(arg);
+            if arg.contains(char::is_whitespace) {
+                return hide_words(&arg);
+            }
+            hide_word(&arg, &mut next_is_secret)
         })
         .collect()
 }
@@ -82,7 +127,9 @@ fn hide_words(line: &str) -> String {
 /// One word; `next_is_secret` goes from `--token` to the word after it.
 fn hide_word(word: &str, next_is_secret: &mut bool) -> String {
     let is_option = word.starts_with('-');
-    if std::mem::take(next_is_secret) && !is_option {
+    // `--token -x3k9`: a value may begin with a dash; `--token -v` and `--token --verbose` are options.
+    let is_next_option = word.starts_with("--") || is_option && (word.len() <= 2 || is_secret_name(word));
+    if std::mem::take(next_is_secret) && !is_next_option {
         // `Authorization: Bearer xyz`: the scheme is no secret, what follows is.
         if ["bearer", "basic"].contains(&word.to_ascii_lowercase().as_str()) {
             *next_is_secret = true;
@@ -90,7 +137,8 @@ fn hide_word(word: &str, next_is_secret: &mut bool) -> String {
         }
         return HIDDEN.into();
     }
-    if let Some((name, value)) = word.split_once('=') {
+    let word = &*address::hide(word);
+    if let Some((name, value)) = word.split_once('=').filter(|(name, _)| !name.contains("://")) {
         if is_secret_name(name) && !value.is_empty() {
             return format!("{name}={HIDDEN}");
         }
@@ -108,7 +156,7 @@ fn hide_word(word: &str, next_is_secret: &mut bool) -> String {
     hide_value(word)
 }
 
-/// A value that shows by its form that it is a key, or an address with a password in it.
+/// A value that shows by its form that it is a key.
 fn hide_value(value: &str) -> String {
     let bare = value.trim_matches(['"', '\'', '(', ')', ',', ';']);
     let is_key = KEY_PREFIXES
@@ -121,14 +169,6 @@ fn hide_value(value: &str) -> String {
     if is_key && !is_file {
         return HIDDEN.into();
     }
-    if let Some((scheme, rest)) = value.split_once("://") {
-        let host = rest.split(['/', '?', '#']).next().unwrap_or(rest);
-        if let Some((login, _)) = host.rsplit_once('@') {
-            let user = login.split_once(':').map(|(user, _)| format!("{user}:"));
-            let tail = rest.get(login.len()..).unwrap_or_default();
-            return format!("{scheme}://{}{HIDDEN}{tail}", user.unwrap_or_default());
-        }
-    }
     value.into()
 }
 
@@ -136,10 +176,17 @@ fn hide_value(value: &str) -> String {
 /// and `--password-file` stay.
 fn is_secret_name(name: &str) -> bool {
     let words = words_of(name);
-    let is_innocent = words.last().is_some_and(|last| last == "token")
-        && words.iter().rev().nth(1).is_some_and(|before| INNOCENT_TOKENS.contains(&before.as_str()));
-    !is_innocent
-        && SECRET_NAMES.iter().any(|secret| {
+    let Some(last) = words.last() else { return false };
+    let before = words.iter().rev().nth(1).map(String::as_str);
+    let all_but = |innocent: &[&str]| before.is_some_and(|before| !innocent.contains(&before));
+    match last.as_str() {
+        "token" => return before.is_none() || all_but(INNOCENT_TOKENS),
+        "key" => return all_but(INNOCENT_KEYS),
+        "pass" => return all_but(INNOCENT_PASSES),
+        _ => {}
+    }
+    SECRET_ENDS.iter().any(|end| last.ends_with(end))
+        || SECRET_NAMES.iter().any(|secret| {
             words.len() >= secret.len() && words.iter().rev().zip(secret.iter().rev()).all(|(word, part)| word == part)
         })
 }
@@ -189,6 +236,15 @@ mod tests {
                 "sh|-c|HF_TOKEN=***  python t.py --password *** q",
             ),
             (&["curl", "-H", "Authorization: Bearer abc"], "curl|-H|Authorization: Bearer ***"),
+            (&["PGPASSWORD=abc", "WANDB_KEY=abc"], "PGPASSWORD=***|WANDB_KEY=***"),
+            (&["--wandb-key", "abc", "--db-pass", "p", "--creds=V"], "--wandb-key|***|--db-pass|***|--creds=***"),
+            (&["--token", "-abc", "--password", "-v"], "--token|***|--password|-v"),
+            (&["--token", "-password", "abc"], "--token|-password|***"),
+            (&[r#"{"user":"me","password":"a b\"c","n":1}"#], r#"{"user":"me","password":"***","n":1}"#),
+            (&[r#"{"password": "a b", "api_key": "c"}"#], r#"{"password": *** "api_key": ***"#),
+            (&["user:me,password:abc,n:1"], "user:me,password:***,n:1"),
+            (&["--opts=user=me,password=abc"], "--opts=user=me,password=***"),
+            (&["sh", "-c", "PASSWORD='a b' x"], "sh|-c|PASSWORD=*** x"),
         ] {
             assert_eq!(hidden(args), shown);
         }
@@ -203,6 +259,13 @@ mod tests {
             (&["AKIAIOSFODNN7EXAMPLE"], "***"),
             (&["https://me:secret@example.org/x"], "https://me:***@example.org/x"),
             (&["git+https://ghtoken@example.org"], "git+https://***@example.org"),
+            (&["https://me:secret@example.org/x?q=1"], "https://me:***@example.org/x?q=1"),
+            (&["--url=https://me:p@h/x?token=abc&q=1"], "--url=https://me:***@h/x?token=***&q=1"),
+            (&["https://h/x?q=1&X-Amz-Signature=abc#top"], "https://h/x?q=1&X-Amz-Signature=***#top"),
+            (&["mysql://root:p=x@h/db"], "mysql://root:***@h/db"),
+            (&["wget https://me:p@h/x?token=abc now"], "wget https://me:***@h/x?token=*** now"),
+            (&["s3://AKIAIOSFODNN7EXAMPLE:p@bucket"], "s3://***:***@bucket"),
+            (&["a=b://u:p@h,c://u:q@i"], "a=b://u:***@h,c://u:***@i"),
         ] {
             assert_eq!(hidden(args), shown);
         }
@@ -217,6 +280,12 @@ mod tests {
             "--pad-token=<pad>",
             "--bos_token_id=2",
             "--password-file=/run/pw",
+            "--sort-key=id",
+            "--key=text",
+            "--num-pass=2",
+            "host:/data/x:ro",
+            "https://example.org/x?page=2",
+            "-v",
             "--keyboard=us",
             "hf_finetune_llama.py",
             "s3://bucket/path@1",
