@@ -357,6 +357,38 @@ fn a_worker_alone_is_started_again_and_that_is_said() {
     assert!(!agent.is_running());
 }
 
+/// A launcher in Python by the name of torchrun; `on_term` is what it does when it is asked to end.
+fn torchrun(rig: &Rig, workers: &[&str], on_term: &str) -> Running {
+    let path = rig.path("torchrun");
+    let script = format!(
+        "import signal, subprocess, sys, os, time\n\
+         def start(verbs): subprocess.Popen([sys.executable, *sys.argv[1:], *verbs.split()], start_new_session=True)\n\
+         def wait(name):\n    while not os.path.exists(os.path.join({directory:?}, name)): time.sleep(0.005)\n\
+         def term(*_):\n    {on_term}\n    os._exit(0)\n\
+         signal.signal(signal.SIGTERM, term)\n\
+         for verbs in {workers:?}: start(verbs)\n\
+         while True: time.sleep(1)\n",
+        directory = rig.path(""),
+    );
+    fs::write(&path, script).unwrap();
+    let program = rig.program("");
+    rig.start_of(&["python3".into(), path.into(), program[1].clone()])
+}
+
+#[test]
+fn an_agent_takes_nobody_with_it_who_stood_there_before_the_plan() {
+    let rig = Rig::new();
+    let workers = ["alloc 0 1GiB ready worker hold", "alloc 0 2GiB ready other hold"];
+    let mut agent = torchrun(&rig, &workers, "start('alloc 0 1GiB ready born hold'); wait('born'); time.sleep(1)");
+    let (worker, other) = (rig.wait_for("worker"), rig.wait_for("other"));
+    let report = rig.run(&format!("reclaim --pid {worker} --yes --json --settle 2s")).json();
+    assert_eq!(step(&report, worker)["outcome"], "ended", "{report:#}");
+    assert!(alive(other) && !agent.is_running(), "{report:#}");
+    assert!(left_alone(&report, other).contains("was not in the plan"), "{report:#}");
+    // Whom it started on its way out nobody looks after any more.
+    assert_eq!(step(&report, rig.wait_for("born"))["outcome"], "ended", "{report:#}");
+}
+
 #[test]
 fn an_agent_that_ignores_term_shields_its_workers_until_forced() {
     let rig = Rig::new();
