@@ -390,6 +390,31 @@ fn an_agent_takes_nobody_with_it_who_stood_there_before_the_plan() {
 }
 
 #[test]
+fn a_multiplexer_is_no_agent_by_the_command_line_that_started_it() {
+    let rig = Rig::new();
+    // A server keeps the words of its first session as its own command line.
+    let script = "import ctypes, subprocess, sys, time\n\
+                  ctypes.CDLL(None).prctl(15, b'tmux: server', 0, 0, 0)\n\
+                  for verbs in ['alloc 0 1GiB ready worker hold', 'alloc 0 2GiB ready other hold']:\n    \
+                  subprocess.Popen([sys.executable, sys.argv[1], *verbs.split()], start_new_session=True)\n\
+                  while True: time.sleep(1)\n";
+    let program = rig.program("");
+    let words = ["new-session", "-d", "python", "-m", "torch.distributed.run", "train.py"].map(Into::into);
+    fs::write(rig.path("tmux"), script).unwrap();
+    let mut argv = vec!["python3".into(), rig.path("tmux").into(), program[1].clone()];
+    argv.extend(words);
+    let mut server = rig.start_of(&argv);
+    let (worker, other) = (rig.wait_for("worker"), rig.wait_for("other"));
+    let report = rig.run(&format!("reclaim --pid {worker} --yes --json --settle 2s")).json();
+    assert_eq!(report["steps"].as_array().unwrap().len(), 1, "{report:#}");
+    assert!(!alive(worker) && alive(other) && server.is_running(), "{report:#}");
+    // Named together with a worker it is refused as well.
+    let end = rig.run(&format!("reclaim --pid {other} --pid {} --yes", server.pid()));
+    assert!(format!("{}{}", end.stdout, end.stderr).contains("sessions hang on it"), "{} {}", end.stdout, end.stderr);
+    assert!(server.is_running());
+}
+
+#[test]
 fn an_agent_that_ignores_term_shields_its_workers_until_forced() {
     let rig = Rig::new();
     let marker = format!("{}-4194305-1", boot());
