@@ -643,6 +643,28 @@ fn forged_reports_end_nobody() {
 }
 
 #[test]
+fn a_report_that_is_a_pipe_or_that_a_group_can_write_is_refused_at_once() {
+    let rig = Rig::new();
+    let pipe = rig.path("pipe.json");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let end = rig.run(&format!("reclaim --report {} --yes", pipe.display()));
+    end.expect_code(125);
+    assert!(end.stderr.contains("pipe.json is no file"), "{}", end.stderr);
+    let option = checked(&rig, "spawn-session { alloc 0 1GiB ready up hold } wait-file up");
+    let file = rig.path("r.json");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o664)).unwrap();
+    // The own group is the owner's, as a umask of 002 leaves it.
+    rig.run(&format!("reclaim {option}")).expect_code(0);
+    if is_root() {
+        std::os::unix::fs::chown(&file, None, Some(65534)).unwrap();
+        let end = rig.run(&format!("reclaim {option} --yes"));
+        end.expect_code(125);
+        assert!(end.stderr.contains("group 65534 can write"), "{}", end.stderr);
+        assert!(alive(rig.wait_for("up")));
+    }
+}
+
+#[test]
 fn a_leftover_of_another_run_is_not_this_reports() {
     let rig = Rig::new();
     let option = checked(&rig, "alloc 0 1GiB sleep 0.3");
