@@ -360,6 +360,22 @@ fn a_rank_without_its_agent_is_an_orphan_and_one_with_it_is_ended_through_it() {
 }
 
 #[test]
+fn an_unknown_parent_is_never_to_be_ended_for_its_child() {
+    for comm in ["tcsh", "ksh", "su", "sudo", "code", "node", "gnome-terminal-", "sshd-session", "tmux", "python3"] {
+        let above = vec![ancestor(id(65, 6), comm), ancestor(id(1, 0), "init")];
+        let mut server = cuda(70, above.clone());
+        server.argv = ["vllm", "serve", "model"].map(Into::into).to_vec();
+        let report = one(server, 4000);
+        assert_eq!(holder(&report.holders, 70).program.as_deref(), Some("vLLM engine"));
+        assert_ne!(holder(&report.holders, 70).ends_with.as_deref(), Some("kill 65"), "{comm}");
+        if comm != "python3" {
+            let report = one(rank(70, above), 4000);
+            assert_ne!(holder(&report.holders, 70).ends_with.as_deref(), Some("kill 65"), "{comm}");
+        }
+    }
+}
+
+#[test]
 fn the_first_process_of_a_container_may_be_the_agent_itself() {
     let told = |comm: &str| {
         let mut inside = snapshot(listed(&[(70, 4000)]), vec![rank(70, vec![ancestor(id(1, 0), comm)])]);
