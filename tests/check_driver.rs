@@ -5,7 +5,7 @@ mod support;
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::{ffi::OsString, time::Duration};
-use support::{Rig, wait_until};
+use support::{Fault, Rig, wait_until};
 
 fn words(words: &[&str]) -> Vec<OsString> {
     words.iter().map(Into::into).collect()
@@ -132,4 +132,17 @@ fn an_xid_of_the_run_is_in_the_report() {
     run.wait().expect_code(1);
     let report = rig.report("r.json");
     assert_eq!(report["events"][0]["xid"], 43, "{report}");
+}
+
+#[test]
+fn why_the_look_before_failed_is_told_and_nothing_is_said_to_be_left() {
+    let rig = Rig::new();
+    rig.fault(Fault { function: "nvmlDeviceGetMemoryInfo*".into(), to: Some(0), code: Some(999), ..Fault::default() });
+    rig.check(&format!("--report {}", rig.path("r.json").display()), "exit 0");
+    let report = rig.report("r.json");
+    assert_eq!(report["verdict"], "inconclusive", "{report:#}");
+    let reasons: Vec<_> = report["gaps"].as_array().unwrap().iter().map(|g| g["reason"].to_string()).collect();
+    assert!(reasons.iter().any(|reason| reason.contains("NVML code 999")), "{report:#}");
+    let advice = report["advice"].as_array().unwrap().iter().map(|a| a["why"].to_string()).collect::<String>();
+    assert!(!advice.contains("what is left"), "{report:#}");
 }

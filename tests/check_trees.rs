@@ -84,6 +84,30 @@ fn a_server_that_still_imports_is_waited_for_and_then_judged_when_quiet() {
 }
 
 #[test]
+fn a_lost_gpu_does_not_hide_that_the_memory_of_another_is_on_its_way_back() {
+    for from_the_start in [true, false] {
+        let rig = Rig::with_gpus(2);
+        let verbs = if from_the_start {
+            rig.lose_gpu(1);
+            "alloc 0 4GiB late 0 0:4GiB,3000:0B sleep 0.3"
+        } else {
+            "alloc 0 4GiB late 0 0:4GiB,3000:0B ready up wait-file lost sleep 0.3"
+        };
+        let run = rig.spawn_check(&format!("--report {}", rig.path("r.json").display()), verbs);
+        if !from_the_start {
+            rig.wait_for("up");
+            rig.lose_gpu(1);
+            rig.mark("lost");
+        }
+        run.wait();
+        let report = rig.report("r.json");
+        let verdicts: Vec<&str> =
+            report["devices"].as_array().unwrap().iter().map(|d| d["verdict"].as_str().unwrap()).collect();
+        assert_eq!(verdicts, ["clean", "inconclusive"], "lost from the start: {from_the_start}: {report:#}");
+    }
+}
+
+#[test]
 fn memory_that_comes_back_late_is_waited_for() {
     let rig = Rig::new();
     let verbs = "alloc 0 4GiB late 0 0:4GiB,1500:1GiB,3000:0B sleep 0.3";

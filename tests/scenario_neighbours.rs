@@ -372,3 +372,20 @@ fn a_new_neighbour_whose_starter_ended_meanwhile_is_still_a_neighbour() {
     assert!(report.why(new).contains("older than the command"), "{}", report.why(new));
     left_in_peace(&report, new);
 }
+
+#[test]
+fn memory_that_lives_on_in_a_neighbour_is_not_outweighed_by_what_another_gives_back() {
+    if support::out_of_sight() {
+        return;
+    }
+    let rig = Rig::new();
+    let _consumer = rig.start("alloc 0 1GiB ready there ipc-consume share ready mapped hold");
+    rig.wait_for("there");
+    let _giver = rig.start("alloc 0 8GiB ready full wait-file mapped free 0 6GiB ready freed hold");
+    rig.wait_for("full");
+    rig.check(&rig.reporting(""), "ipc-produce 0 4GiB share wait-file freed");
+    let report = rig.judged();
+    assert_ne!(report.verdict(), "clean", "{:#}", report.0);
+    let (_, high) = report.interval(0);
+    assert_eq!(high, Some(4 * GIB), "{:#}", report.0);
+}

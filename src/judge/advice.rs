@@ -8,8 +8,14 @@ use crate::{
     text,
 };
 
-/// The steps after a run.
-pub(crate) fn of_run(verdict: Verdict, scene: &Scene<'_>, holders: &[Holder], ghosts: &[Ghost]) -> Vec<Advice> {
+/// The steps after a run. `is_left`: something may be left, as far as memory could be read at all.
+pub(crate) fn of_run(
+    verdict: Verdict,
+    is_left: bool,
+    scene: &Scene<'_>,
+    holders: &[Holder],
+    ghosts: &[Ghost],
+) -> Vec<Advice> {
     if verdict == Verdict::Clean {
         return Vec::new();
     }
@@ -21,7 +27,9 @@ pub(crate) fn of_run(verdict: Verdict, scene: &Scene<'_>, holders: &[Holder], gh
     if steps.is_empty() {
         steps.push(step(
             Some("gpuresid".into()),
-            if holders.is_empty() {
+            if holders.is_empty() && !is_left {
+                "look at the GPUs now: what could not be read does not tell whether anything is left"
+            } else if holders.is_empty() {
                 "look again in a moment: no living process explains what is left"
             } else {
                 "look at who uses the GPU now; if these processes do the command's work, check with `--scope new`"

@@ -22,10 +22,12 @@ const MAX_NOTES: usize = 64;
 /// What is charged to the run right now, by the last look.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Charge {
-    /// Listed memory of charged processes and charged ghosts, over all devices. `None`: some device could not be read,
+    /// Listed memory of charged processes and charged ghosts, over all devices that could be read. `None`: none could,
     /// or an entry's bytes are not available.
     pub listed: Option<Bytes>,
-    /// Charged entries, over all devices.
+    /// Every device could be read. One that could not adds nothing to the numbers here.
+    pub complete: bool,
+    /// Charged entries, over all devices that could be read.
     pub entries: usize,
     /// Growth of the excess since the before-look, over all devices on which only the run is listed, never below 0.
     /// Whether it is chargeable in the end needs a scan of `/proc` too.
@@ -45,7 +47,8 @@ pub struct Fold {
     unlisted: usize,
     events: Vec<DeviceEvent>,
     gaps: Vec<Gap>,
-    last_readable: bool,
+    /// What the last look could not read: what it said before that is old.
+    unread: BTreeSet<Uuid>,
 }
 
 impl Fold {
@@ -66,7 +69,7 @@ impl Fold {
             unlisted: 0,
             events: Vec::new(),
             gaps: Vec::new(),
-            last_readable: true,
+            unread: BTreeSet::new(),
         }
     }
 
@@ -142,7 +145,7 @@ impl Fold {
 
     /// Takes the next look. `settling`: the command has ended.
     pub fn look(&mut self, look: &Look, settling: bool) {
-        self.last_readable = true;
+        self.unread.clear();
         for reading in &look.devices {
             let Some(fold) = self.devices.get_mut(&reading.uuid) else { continue };
             for gap in &reading.gaps {
@@ -151,7 +154,7 @@ impl Fold {
             let (Some(memory), Some(entries)) = (reading.memory, reading.entries.as_ref()) else {
                 fold.trace.failed_looks += 1;
                 fold.trace.peak_used = fold.trace.peak_used.max(reading.used());
-                self.last_readable = false;
+                self.unread.insert(reading.uuid.clone());
                 continue;
             };
             let fresh = &self.fresh;
@@ -183,7 +186,7 @@ impl Fold {
 
     /// A look that failed as a whole.
     pub fn failed_look(&mut self, gap: Gap) {
-        self.last_readable = false;
+        self.unread.extend(self.devices.keys().cloned());
         note(&mut self.gaps, gap);
         for fold in self.devices.values_mut() {
             fold.trace.failed_looks += 1;
@@ -198,8 +201,11 @@ impl Fold {
 
     /// What is charged by the last look.
     pub fn charge(&self) -> Charge {
-        let mut charge = Charge { listed: self.last_readable.then_some(Bytes::ZERO), ..Charge::default() };
-        for fold in self.devices.values() {
+        let complete = self.unread.is_empty();
+        let some_read = complete || self.unread.len() < self.devices.len();
+        let mut charge = Charge { listed: some_read.then_some(Bytes::ZERO), complete, ..Charge::default() };
+        // One GPU that fell off the bus must not hide that the memory of another is still on its way back.
+        for fold in self.devices.iter().filter(|(uuid, _)| !self.unread.contains(*uuid)).map(|(_, fold)| fold) {
             let mut others = fold.listed_before || fold.system_pages;
             for (key, bytes) in &fold.last {
                 let Some(origin) = fold.origins.get(key) else { continue };

@@ -44,8 +44,12 @@ pub fn judge(observation: &Observation) -> Report {
     let verdict = judged.iter().map(|j| j.report.verdict).max().unwrap_or(Verdict::Inconclusive);
     let (holders, ghosts) = holders::holders(&scene);
     let findings = findings::of_run(&run, &scene, &judged, &holders);
-    let advice = advice::of_run(verdict, &scene, &holders, &ghosts);
+    let is_left =
+        |j: &device::Judged| j.report.charged_residue_max_bytes.unwrap_or(j.report.charged_residue_bytes).0 > 0;
+    let advice = advice::of_run(verdict, judged.iter().any(is_left), &scene, &holders, &ghosts);
     let mut gaps = run.before.gaps.clone();
+    // Why a before-reading failed: without it nothing compares.
+    gaps.extend(run.before.devices.iter().flat_map(|d| d.look.gaps.iter().cloned()));
     gaps.extend(run.trace.gaps.iter().cloned());
     gaps.extend(run.after.gaps.iter().cloned());
     gaps.extend(judged.iter().flat_map(|j| j.gaps.iter().cloned()));

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     judge::fold::Fold,
-    model::{Bytes, DeviceEvent, DeviceLook, Gap, Look, Process, Trace, Uuid},
+    model::{Bytes, DeviceEvent, DeviceLook, Entry, Gap, Look, Process, Trace, Uuid},
     observe::driver::{Extras, Failure},
 };
 use std::time::{Duration, Instant};
@@ -214,6 +214,7 @@ impl Sampler {
             new_entries = charge.new_entries;
             asked.settling.then_some(LookFacts {
                 listed: charge.listed,
+                complete: charge.complete,
                 entries: charge.entries,
                 growth: charge.excess_growth,
                 after_all_gone: asked.all_gone,
@@ -264,12 +265,17 @@ impl Sampler {
         self.last.as_ref().and_then(|taken| taken.facts)
     }
 
-    /// Nothing charged, nothing unaccounted and nobody new in the last look, and no more used than in `before`.
+    /// Nothing charged, nothing unaccounted and nobody new in the last look, and no more used than in `before`, neither
+    /// over a device nor by anybody on it: memory of the run that lives on in one neighbour may be outweighed by what
+    /// another gave back.
     pub(super) fn nothing_to_explain(&self, before: &Look) -> bool {
         let Some(Taken { look, facts: Some(facts), new_entries: 0, .. }) = &self.last else { return false };
         let no_more = |device: &DeviceLook| {
-            let used = before.devices.iter().find(|d| d.uuid == device.uuid).and_then(DeviceLook::used);
-            device.gaps.is_empty() && matches!((used, device.used()), (Some(before), Some(now)) if now <= before)
+            let before = before.devices.iter().find(|d| d.uuid == device.uuid);
+            let used = before.and_then(DeviceLook::used);
+            device.gaps.is_empty()
+                && matches!((used, device.used()), (Some(before), Some(now)) if now <= before)
+                && !before.is_some_and(|before| somebody_grew(before, device))
         };
         facts.listed == Some(Bytes::ZERO)
             && facts.entries == 0
@@ -291,6 +297,15 @@ impl Sampler {
     pub(super) fn finish(self) -> Trace {
         self.fold.map(Fold::finish).unwrap_or_default()
     }
+}
+
+/// Somebody is listed with more than before.
+fn somebody_grew(before: &DeviceLook, now: &DeviceLook) -> bool {
+    let same = |a: &Entry, b: &Entry| (a.pid, a.gi, a.ci) == (b.pid, b.gi, b.ci);
+    now.entries.iter().flatten().any(|entry| {
+        let earlier = before.entries.iter().flatten().find(|e| same(e, entry)).and_then(|e| e.bytes);
+        entry.bytes.is_some_and(|bytes| bytes > earlier.unwrap_or_default())
+    })
 }
 
 /// Memory and lists are as they were; utilisation may differ.

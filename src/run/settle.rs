@@ -33,8 +33,10 @@ pub(super) struct Rules {
 /// What the last look said about the run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LookFacts {
-    /// Listed memory that is charged; `None`: not known.
+    /// Listed memory that is charged, on the devices that could be read; `None`: not known.
     pub listed: Option<Bytes>,
+    /// Every device could be read.
+    pub complete: bool,
     /// Charged entries.
     pub entries: usize,
     /// Unaccounted growth that can be charged.
@@ -152,20 +154,24 @@ impl Settle {
         let left = match look.listed {
             Some(listed) => listed,
             None if look.entries > 0 => return self.outside(facts, None),
-            None => {
-                let since = *self.unknown_since.get_or_insert(facts.now);
-                return if facts.now.saturating_sub(since) >= UNKNOWN_PATIENCE {
-                    Step::Done(SettleEnd::AllGone)
-                } else {
-                    Step::Wait(Waiting::Look)
-                };
-            }
+            None => return self.unknown(facts),
         };
-        self.unknown_since = None;
         let unaccounted = if look.growth > self.rules.tolerated { look.growth } else { Bytes::ZERO };
-        match left + unaccounted {
-            Bytes::ZERO => Step::Done(SettleEnd::AllGone),
-            left => self.outside(facts, Some(left)),
+        let left = left + unaccounted;
+        if left == Bytes::ZERO && !look.complete {
+            return self.unknown(facts);
+        }
+        self.unknown_since = None;
+        if left == Bytes::ZERO { Step::Done(SettleEnd::AllGone) } else { self.outside(facts, Some(left)) }
+    }
+
+    /// What can be read shows nothing of the run, and something cannot be read: it is asked for a little longer.
+    fn unknown(&mut self, facts: Facts<'_>) -> Step {
+        let since = *self.unknown_since.get_or_insert(facts.now);
+        if facts.now.saturating_sub(since) >= UNKNOWN_PATIENCE {
+            Step::Done(SettleEnd::AllGone)
+        } else {
+            Step::Wait(Waiting::Look)
         }
     }
 

@@ -15,6 +15,7 @@ const RULES: Rules = Rules {
 struct World {
     members: Vec<(u32, u32, u64, bool)>,
     listed: Option<Bytes>,
+    unread: bool,
     entries: usize,
     growth: Bytes,
     told: bool,
@@ -44,8 +45,13 @@ fn settle(rules: Rules, world: impl Fn(f64) -> World) -> (SettleEnd, f64) {
                 .collect(),
         };
         let all_gone = seen.members.is_empty();
-        let look =
-            LookFacts { listed: seen.listed, entries: seen.entries, growth: seen.growth, after_all_gone: all_gone };
+        let look = LookFacts {
+            listed: seen.listed,
+            complete: !seen.unread,
+            entries: seen.entries,
+            growth: seen.growth,
+            after_all_gone: all_gone,
+        };
         let facts = Facts { now, all_gone, look: Some(look), tree: Some(&tree), blind: seen.blind, told: seen.told };
         if let Step::Done(end) = settle.step(facts) {
             return (end, now.as_secs_f64());
@@ -64,7 +70,8 @@ fn a_clean_run_is_over_at_the_first_look() {
 #[test]
 fn a_look_from_before_the_last_end_proves_nothing() {
     let mut settle = Settle::new(RULES);
-    let old = LookFacts { listed: Some(Bytes::ZERO), entries: 0, growth: Bytes::ZERO, after_all_gone: false };
+    let old =
+        LookFacts { listed: Some(Bytes::ZERO), complete: true, entries: 0, growth: Bytes::ZERO, after_all_gone: false };
     let facts = Facts { now: Duration::ZERO, all_gone: true, look: Some(old), tree: None, blind: false, told: false };
     assert_eq!(settle.step(facts), Step::Wait(Waiting::Look));
     let new = LookFacts { after_all_gone: true, ..old };
@@ -79,6 +86,16 @@ fn memory_of_the_dead_is_waited_for() {
     let unaccounted = |t: f64| World { growth: if t < 5.0 { Bytes::mib(17) } else { Bytes::ZERO }, ..empty() };
     assert_eq!(settle(RULES, unaccounted), (SettleEnd::AllGone, 5.0));
     assert_eq!(settle(RULES, |_| World { listed: Some(Bytes(1)), ..empty() }), (SettleEnd::Cap, 120.0));
+}
+
+#[test]
+fn a_gpu_that_cannot_be_read_does_not_end_the_wait_for_another() {
+    let late = |t: f64| {
+        let listed = Some(if t < 5.0 { Bytes::gib(4) } else { Bytes::ZERO });
+        World { listed, unread: true, ..empty() }
+    };
+    // The other may answer in a moment: it is asked for one more second.
+    assert_eq!(settle(RULES, late), (SettleEnd::AllGone, 6.0));
 }
 
 #[test]
