@@ -357,6 +357,63 @@ fn a_worker_alone_is_started_again_and_that_is_said() {
     assert!(!agent.is_running());
 }
 
+/// A launcher in Python by the name of torchrun; `on_term` is what it does when it is asked to end.
+fn torchrun(rig: &Rig, workers: &[&str], on_term: &str) -> Running {
+    let path = rig.path("torchrun");
+    let script = format!(
+        "import signal, subprocess, sys, os, time\n\
+         def start(verbs): subprocess.Popen([sys.executable, *sys.argv[1:], *verbs.split()], start_new_session=True)\n\
+         def wait(name):\n    while not os.path.exists(os.path.join({directory:?}, name)): time.sleep(0.005)\n\
+         def term(*_):\n    {on_term}\n    os._exit(0)\n\
+         signal.signal(signal.SIGTERM, term)\n\
+         for verbs in {workers:?}: start(verbs)\n\
+         while True: time.sleep(1)\n",
+        directory = rig.path(""),
+    );
+    fs::write(&path, script).unwrap();
+    let program = rig.program("");
+    rig.start_of(&["python3".into(), path.into(), program[1].clone()])
+}
+
+#[test]
+fn an_agent_takes_nobody_with_it_who_stood_there_before_the_plan() {
+    let rig = Rig::new();
+    let workers = ["alloc 0 1GiB ready worker hold", "alloc 0 2GiB ready other hold"];
+    let mut agent = torchrun(&rig, &workers, "start('alloc 0 1GiB ready born hold'); wait('born'); time.sleep(1)");
+    let (worker, other) = (rig.wait_for("worker"), rig.wait_for("other"));
+    let report = rig.run(&format!("reclaim --pid {worker} --yes --json --settle 2s")).json();
+    assert_eq!(step(&report, worker)["outcome"], "ended", "{report:#}");
+    assert!(alive(other) && !agent.is_running(), "{report:#}");
+    assert!(left_alone(&report, other).contains("was not in the plan"), "{report:#}");
+    // Whom it started on its way out nobody looks after any more.
+    assert_eq!(step(&report, rig.wait_for("born"))["outcome"], "ended", "{report:#}");
+}
+
+#[test]
+fn a_multiplexer_is_no_agent_by_the_command_line_that_started_it() {
+    let rig = Rig::new();
+    // A server keeps the words of its first session as its own command line.
+    let script = "import ctypes, subprocess, sys, time\n\
+                  ctypes.CDLL(None).prctl(15, b'tmux: server', 0, 0, 0)\n\
+                  for verbs in ['alloc 0 1GiB ready worker hold', 'alloc 0 2GiB ready other hold']:\n    \
+                  subprocess.Popen([sys.executable, sys.argv[1], *verbs.split()], start_new_session=True)\n\
+                  while True: time.sleep(1)\n";
+    let program = rig.program("");
+    let words = ["new-session", "-d", "python", "-m", "torch.distributed.run", "train.py"].map(Into::into);
+    fs::write(rig.path("tmux"), script).unwrap();
+    let mut argv = vec!["python3".into(), rig.path("tmux").into(), program[1].clone()];
+    argv.extend(words);
+    let mut server = rig.start_of(&argv);
+    let (worker, other) = (rig.wait_for("worker"), rig.wait_for("other"));
+    let report = rig.run(&format!("reclaim --pid {worker} --yes --json --settle 2s")).json();
+    assert_eq!(report["steps"].as_array().unwrap().len(), 1, "{report:#}");
+    assert!(!alive(worker) && alive(other) && server.is_running(), "{report:#}");
+    // Named together with a worker it is refused as well.
+    let end = rig.run(&format!("reclaim --pid {other} --pid {} --yes", server.pid()));
+    assert!(format!("{}{}", end.stdout, end.stderr).contains("sessions hang on it"), "{} {}", end.stdout, end.stderr);
+    assert!(server.is_running());
+}
+
 #[test]
 fn an_agent_that_ignores_term_shields_its_workers_until_forced() {
     let rig = Rig::new();
@@ -583,6 +640,28 @@ fn forged_reports_end_nobody() {
         assert!(end.expect_code(125).stderr.contains("belongs to user 65534"), "{}", end.stderr);
     }
     assert!(alive(pid));
+}
+
+#[test]
+fn a_report_that_is_a_pipe_or_that_a_group_can_write_is_refused_at_once() {
+    let rig = Rig::new();
+    let pipe = rig.path("pipe.json");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let end = rig.run(&format!("reclaim --report {} --yes", pipe.display()));
+    end.expect_code(125);
+    assert!(end.stderr.contains("pipe.json is no file"), "{}", end.stderr);
+    let option = checked(&rig, "spawn-session { alloc 0 1GiB ready up hold } wait-file up");
+    let file = rig.path("r.json");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o664)).unwrap();
+    // The own group is the owner's, as a umask of 002 leaves it.
+    rig.run(&format!("reclaim {option}")).expect_code(0);
+    if is_root() {
+        std::os::unix::fs::chown(&file, None, Some(65534)).unwrap();
+        let end = rig.run(&format!("reclaim {option} --yes"));
+        end.expect_code(125);
+        assert!(end.stderr.contains("group 65534 can write"), "{}", end.stderr);
+        assert!(alive(rig.wait_for("up")));
+    }
 }
 
 #[test]

@@ -120,6 +120,27 @@ fn those_born_meanwhile_are_caught() {
 }
 
 #[test]
+fn more_than_there_are_descriptors_end_too() {
+    let rig = Rig::new();
+    // Half of them ignore TERM, so that each is signalled twice.
+    let script = "import os, signal, sys, time\n\
+                  for n in range(150):\n    if os.fork() == 0:\n        \
+                  if n % 2: signal.signal(signal.SIGTERM, signal.SIG_IGN)\n        time.sleep(300)\n        os._exit(0)\n";
+    let argv: Vec<OsString> = ["python3", "-c", script].map(Into::into).to_vec();
+    let check = rig.check_of(&options(&rig, "--grace 1s"), &argv);
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""]).arg(check.get_program()).args(check.get_args());
+    command.envs(check.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let end = rig.launch(command).wait();
+    let cleanup = &rig.report("r.json")["cleanup"];
+    assert_eq!(cleanup["nothing_lives"], true, "{cleanup:#} {}", end.stderr);
+    assert_eq!(cleanup["left_alone"], Value::Array(vec![]), "{cleanup:#}");
+    assert_eq!(cleanup["ended"].as_array().unwrap().len(), 150);
+    // The terminal is not flooded.
+    assert!(end.stderr.contains("\n- and 140 more\n") && end.stderr.lines().count() < 40, "{}", end.stderr);
+}
+
+#[test]
 fn twenty_of_twenty_runs_leave_nothing() {
     let rig = Rig::new();
     for round in 0..20 {

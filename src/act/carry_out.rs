@@ -7,11 +7,14 @@ use super::{
     signal::{self, Aim, Grounds, Refusal, Target},
 };
 use crate::{
-    model::{ProcId, Process, ProcessState, ReclaimStep, Role, StepOutcome},
+    model::{LeftAlone, ProcId, Process, ProcessState, ReclaimStep, Role, StepOutcome},
     observe::proc::ProcReader,
     text,
 };
-use rustix::process::Signal;
+use rustix::{
+    process::Signal,
+    time::{ClockId, clock_gettime},
+};
 use std::{
     collections::BTreeSet,
     thread,
@@ -42,6 +45,19 @@ struct Turn {
     aim: Option<Aim>,
 }
 
+/// The moment before the first signal, and who stood below the supervisors then. A process that the list missed is too
+/// old by its start; one that was started within the same tick of the clock stands in the list, or not.
+struct Before {
+    ticks: Option<u64>,
+    below: BTreeSet<ProcId>,
+}
+
+impl Before {
+    fn is_older_than(&self, id: ProcId) -> bool {
+        self.ticks.is_some_and(|ticks| id.start_ticks >= ticks) && !self.below.contains(&id)
+    }
+}
+
 impl Hands<'_> {
     /// Does it; what became of each step is written into it. Workers that a supervisor started meanwhile are added.
     pub fn carry_out(&self, plan: &mut Plan) {
@@ -67,15 +83,28 @@ impl Hands<'_> {
         self.end(plan, &second);
     }
 
+    /// Who is below these now, before anybody is signalled.
+    fn before(&self, plan: &Plan, places: &[usize]) -> Before {
+        let ticks = ticks_now();
+        let supervisors = places.iter().filter_map(|place| plan.steps.get(*place)).map(|s| s.target);
+        let below = supervisors
+            .filter(|target| target.grounds == Grounds::Supervisor)
+            .flat_map(|target| self.reader.descendants(target.id.pid))
+            .map(|process| process.id)
+            .collect();
+        Before { ticks, below }
+    }
+
     /// TERM, grace, KILL for these steps together.
     fn end(&self, plan: &mut Plan, places: &[usize]) {
+        let before = self.before(plan, places);
         let mut turns: Vec<Turn> = places.iter().map(|place| Turn { place: *place, aim: None }).collect();
         for turn in &mut turns {
             if let Some(step) = plan.steps.get_mut(turn.place) {
                 turn.aim = self.terminate(step);
             }
         }
-        self.wait(plan, &turns, self.allowed.grace);
+        self.wait(plan, &turns, &before, self.allowed.grace);
         if self.allowed.force {
             for turn in &turns {
                 if let (Some(aim), Some(step)) = (&turn.aim, plan.steps.get_mut(turn.place))
@@ -84,7 +113,7 @@ impl Hands<'_> {
                     self.send(step, aim, Signal::KILL);
                 }
             }
-            self.wait(plan, &turns, KILL_PATIENCE);
+            self.wait(plan, &turns, &before, KILL_PATIENCE);
         }
         for turn in &turns {
             let (Some(aim), Some(step)) = (&turn.aim, plan.steps.get_mut(turn.place)) else { continue };
@@ -158,7 +187,7 @@ impl Hands<'_> {
     }
 
     /// Until all have ended or the time is over. Whoever a supervisor starts meanwhile is added to the plan.
-    fn wait(&self, plan: &mut Plan, turns: &[Turn], patience: Duration) {
+    fn wait(&self, plan: &mut Plan, turns: &[Turn], before: &Before, patience: Duration) {
         let until = Instant::now() + patience;
         let mut next_watch = Instant::now();
         loop {
@@ -173,7 +202,7 @@ impl Hands<'_> {
                     .filter(|t| t.grounds == Grounds::Supervisor)
                     .collect();
                 for supervisor in supervisors {
-                    self.add_newborn(plan, supervisor);
+                    self.add_newborn(plan, supervisor, before);
                 }
                 next_watch = Instant::now() + WATCH;
             }
@@ -181,8 +210,9 @@ impl Hands<'_> {
         }
     }
 
-    /// Holders below a supervisor that the plan does not have yet: it is on its way out and will not look after them.
-    fn add_newborn(&self, plan: &mut Plan, supervisor: Target) {
+    /// Holders below a supervisor that it has started since its signal: it is on its way out and will not look after
+    /// them. Whoever stood there before, and was not in the plan that the user has seen, is none of them.
+    fn add_newborn(&self, plan: &mut Plan, supervisor: Target, before: &Before) {
         for process in self.reader.descendants(supervisor.id.pid) {
             let below = process.ancestors.iter().any(|a| a.id == supervisor.id);
             if !below || process.uid != Some(supervisor.uid) || plan.steps.iter().any(|s| s.target.id == process.id) {
@@ -190,6 +220,10 @@ impl Hands<'_> {
             }
             let target = Target { id: process.id, uid: supervisor.uid, grounds: Grounds::Holder };
             let Ok(process) = signal::stands(self.reader, self.guard, &target) else { continue };
+            if !before.is_older_than(process.id) {
+                self.leave(plan, &process, supervisor);
+                continue;
+            }
             let shown = ReclaimStep {
                 pid: process.id.pid,
                 start_ticks: process.id.start_ticks,
@@ -217,9 +251,29 @@ impl Hands<'_> {
         }
     }
 
+    /// Somebody below a supervisor whom the plan never named; told once.
+    fn leave(&self, plan: &mut Plan, process: &Process, supervisor: Target) {
+        if plan.left_alone.iter().any(|left| left.pid == process.id.pid) {
+            return;
+        }
+        let command = text::display_command(&process.argv, &process.comm);
+        let why = format!("it stood below PID {} before that was ended, and was not in the plan", supervisor.id);
+        (self.log)(&format!("PID {} ({}): left alone: {why}", process.id, text::shorten(&command, 80)));
+        plan.left_alone.push(LeftAlone { pid: process.id.pid, command: Some(command), why });
+    }
+
     fn say(&self, step: &ReclaimStep, what: &str) {
         (self.log)(&format!("PID {} ({}): {what}", step.pid, text::shorten(&step.command, 80)));
     }
+}
+
+/// Now, as `/proc` counts the start of processes: clock ticks since the machine was started. `None`: the clock cannot be
+/// read, and nobody is said to have been started since.
+fn ticks_now() -> Option<u64> {
+    let now = clock_gettime(ClockId::Boottime);
+    let per_second = procfs::ticks_per_second();
+    let (seconds, nanoseconds) = (u64::try_from(now.tv_sec).ok()?, u64::try_from(now.tv_nsec).ok()?);
+    seconds.checked_mul(per_second)?.checked_add(nanoseconds.checked_mul(per_second)? / 1_000_000_000)
 }
 
 fn places(plan: &Plan, first: bool) -> Vec<usize> {

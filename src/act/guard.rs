@@ -34,6 +34,34 @@ const DISPLAY: [&str; 22] = [
     "nvidia-persiste",
 ];
 
+/// Programs that people's sessions hang on: whatever runs below them ends with them, and much of it has nothing to do with
+/// what is meant.
+const SESSIONS: [&str; 23] = [
+    "tmux",
+    "tmux: server",
+    "tmux: client",
+    "screen",
+    "SCREEN",
+    "zellij",
+    "dtach",
+    "abduco",
+    "sshd",
+    "sshd-session",
+    "login",
+    "su",
+    "sudo",
+    "doas",
+    "systemd",
+    "systemd-logind",
+    "gdm",
+    "gdm3",
+    "gdm-session-wor",
+    "gdm-session-worker",
+    "xdm",
+    "lxdm",
+    "greetd",
+];
+
 /// Parents whose child is a container's main process.
 const CONTAINER_PARENTS: [&str; 5] = ["containerd-shim", "conmon", "crun", "runc", "docker-init"];
 
@@ -50,6 +78,8 @@ pub enum Never {
     OurAncestor,
     /// A display server.
     Display,
+    /// A terminal multiplexer, a login, or whatever else somebody's sessions hang on.
+    Sessions,
     /// The main process of this unit.
     UnitMain(String),
     /// A container's main process.
@@ -69,6 +99,7 @@ impl fmt::Display for Never {
             Self::Ourselves => f.write_str("it is gpuresid itself"),
             Self::OurAncestor => f.write_str("gpuresid runs below it: ending it would end this command"),
             Self::Display => f.write_str("it is part of the display: ending it would close every window"),
+            Self::Sessions => f.write_str("somebody's sessions hang on it: ending it would end all that runs in them"),
             Self::UnitMain(unit) => {
                 write!(f, "it is the main process of {unit}; if it is to end: systemctl stop {unit}")
             }
@@ -151,6 +182,9 @@ impl Guard {
         if is_display(process) {
             return Err(Never::Display);
         }
+        if keeps_sessions(process) {
+            return Err(Never::Sessions);
+        }
         match main_of_unit(reader, process) {
             Some(unit) => Err(Never::UnitMain(unit)),
             None => Ok(()),
@@ -159,8 +193,17 @@ impl Guard {
 }
 
 fn is_display(process: &Process) -> bool {
+    is_one_of(process, &DISPLAY)
+}
+
+fn keeps_sessions(process: &Process) -> bool {
+    // A login shell is started with a hyphen before its name.
+    is_one_of(process, &SESSIONS) || process.argv.first().is_some_and(|program| program.starts_with('-'))
+}
+
+fn is_one_of(process: &Process, names: &[&str]) -> bool {
     let program = process.argv.first().map(|a| a.rsplit('/').next().unwrap_or(a));
-    DISPLAY.contains(&process.comm.as_str()) || program.is_some_and(|name| DISPLAY.contains(&name))
+    names.contains(&process.comm.as_str()) || program.is_some_and(|name| names.contains(&name))
 }
 
 /// The service whose main process this is: a service manager's own child in a service's control group. A leftover of a

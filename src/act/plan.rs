@@ -109,6 +109,9 @@ pub fn plan(targets: &Targets, world: &World<'_>, allowed: Allowed) -> anyhow::R
         })?;
         let why = "it has no NVIDIA file open, so it holds no GPU memory";
         if targets.by_number() {
+            if let Err(never) = world.guard.never(world.reader, &claim.process) {
+                return Err(No::new(never.to_string(), "nothing was ended").error(&claim.process));
+            }
             return Err(hinted(
                 format!("PID {} ({}) will not be ended: {why}", claim.process.id, command(&claim.process)),
                 "see who holds memory: gpuresid. A number that the driver still lists may have gone to an innocent \

@@ -7,11 +7,12 @@ use crate::{
     model::{BootId, Lineage, ProcId, schema},
 };
 use anyhow::Context;
+use rustix::fs::OFlags;
 use serde::Deserialize;
 use std::{
     fs::File,
     io::{ErrorKind, Read},
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::Path,
 };
 
@@ -54,7 +55,9 @@ impl ReportFile {
     /// If it is not that, or belongs to somebody who may not say whom we end.
     pub fn read(path: &Path, boot_id: &BootId) -> anyhow::Result<Self> {
         let shown = path.display();
-        let file = match File::open(path) {
+        // A pipe would not open before somebody writes into it.
+        let without_waiting = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+        let file = match File::options().read(true).custom_flags(without_waiting).open(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 return Err(hinted(format!("there is no report {shown}"), WHERE_FROM));
             }
@@ -77,6 +80,13 @@ impl ReportFile {
         if facts.mode() & 0o002 != 0 {
             return Err(hinted(
                 format!("every user can write the report {shown}, so it proves nothing"),
+                "look for yourself who holds memory, and name it: gpuresid; gpuresid reclaim --pid PID",
+            ));
+        }
+        let group = facts.gid();
+        if facts.mode() & 0o020 != 0 && group != 0 && group != rustix::process::getegid().as_raw() {
+            return Err(hinted(
+                format!("the whole group {group} can write the report {shown}, so it proves nothing"),
                 "look for yourself who holds memory, and name it: gpuresid; gpuresid reclaim --pid PID",
             ));
         }

@@ -289,6 +289,7 @@ fn not_started(
         scope: run.scope,
         command: None,
         root: None,
+        company: false,
         own_uids: [].into(),
         all_gone: None,
         settled_ms: None,

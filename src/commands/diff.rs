@@ -61,6 +61,7 @@ fn launch(run_id: String, scope: Scope, before: &Snapshot) -> Launch {
         scope,
         command: None,
         root: None,
+        company: false,
         own_uids: BTreeSet::from([before.observer.uid]),
         all_gone: None,
         settled_ms: None,

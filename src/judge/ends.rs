@@ -5,10 +5,11 @@ use super::{
     holders::inner_pid,
     place::{self, place},
     programs::{self, Known, Remedy},
+    reclaim::is_agent,
     scene::Scene,
 };
 use crate::{
-    model::{Place, Process},
+    model::{Ancestor, Place, Process},
     text,
 };
 
@@ -58,9 +59,8 @@ fn of_program(scene: &Scene<'_>, process: &Process, known: &Known) -> Option<End
         Remedy::ParentFirst => {
             let parent = process.ancestors.first().filter(|p| !super::cause::adopts(p))?;
             let root = scene.run.and_then(|r| r.launch.root);
-            let shell = ["bash", "sh", "zsh", "fish", "dash", "tmux: server", "screen", "sshd", "containerd-shim"];
-            // Below a shell it is the first of its kind itself; below one of its own kind the end of that one is meant.
-            if root == Some(parent.id) || shell.contains(&parent.comm.as_str()) || is_helper(scene, process) {
+            // Below anybody else (a shell, a terminal, a server of sessions) it is the first of its kind itself.
+            if root == Some(parent.id) || is_helper(scene, process) || !launches(scene, parent, process, known) {
                 return None;
             }
             let what = known.program.lives_below.unwrap_or("parent");
@@ -75,6 +75,36 @@ fn of_program(scene: &Scene<'_>, process: &Process, known: &Known) -> Option<End
             )
         }
     }
+}
+
+/// Whether this parent is known to be what starts and ends such a program: by its command line where it was looked at,
+/// else by its name. An unknown parent is never to be ended for its child.
+fn launches(scene: &Scene<'_>, parent: &Ancestor, process: &Process, known: &Known) -> bool {
+    if let Some(parent) = scene.processes.iter().find(|p| p.id == parent.id) {
+        let itself = programs::recognise(parent).is_some_and(|its| {
+            its.program.name == known.program.name || Some(its.program.name) == known.program.lives_below
+        });
+        return itself || is_agent(parent) || same_script(parent, process);
+    }
+    let titled = process.argv.first().is_some_and(|title| title.contains("::"));
+    let names: &[&str] = match known.program.name {
+        "torchrun rank" => &["pt_elastic", "torchrun", "accelerate", "deepspeed", "python"],
+        "MPI rank" => &["mpirun", "mpiexec", "orterun", "orted", "prte", "hydra_pmi_proxy"],
+        // A process that names itself so was started by the server, which is Python too.
+        "vLLM engine" if titled => &["vllm", "VLLM::", "python"],
+        "SGLang engine" if titled => &["sglang::", "python"],
+        "vLLM engine" => &["vllm", "VLLM::"],
+        "SGLang engine" => &["sglang::"],
+        _ => &[],
+    };
+    names.iter().any(|name| parent.comm.starts_with(name))
+}
+
+/// The same program with the same script.
+fn same_script(one: &Process, other: &Process) -> bool {
+    one.argv.len() > 1
+        && one.argv.get(..2) == other.argv.get(..2)
+        && other.argv.get(1).is_some_and(|a| !a.starts_with('-'))
 }
 
 /// A process that a rank started, and that has the rank's environment from it.

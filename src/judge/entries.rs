@@ -58,6 +58,14 @@ pub(crate) fn resolve<'a>(
     Keeper::Alive(process)
 }
 
+/// It has more open than a program that only watches: unified memory, and more than three files on a GPU (driver 580).
+pub(crate) fn has_context(process: &Process) -> bool {
+    process
+        .files
+        .as_ref()
+        .is_some_and(|files| files.uvm() > 0 && files.nodes.iter().any(|(node, count)| is_gpu_node(node) && *count > 3))
+}
+
 /// A zombie nobody has waited for yet is no innocent bearer of a reused number.
 fn alive(process: &Process) -> Option<&Process> {
     (process.state != ProcessState::Zombie || process.leader_gone).then_some(process)

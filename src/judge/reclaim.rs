@@ -49,13 +49,60 @@ fn outlived_its_run(process: &Process, above: impl Fn(ProcId) -> Option<Process>
     true
 }
 
-/// Launchers that start a worker again which has died, by what they are called with.
+/// Launchers that start a worker again which has died. What counts is the program that a process runs: a terminal
+/// multiplexer whose command line only names a launcher is none.
 pub(crate) fn is_agent(process: &Process) -> bool {
     const PROGRAMS: [&str; 5] = ["torchrun", "accelerate", "deepspeed", "horovodrun", "supervisord"];
     const MODULES: [&str; 3] = ["torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic"];
-    let base = |arg: &String| arg.rsplit('/').next().unwrap_or(arg).to_owned();
-    let program = process.argv.iter().take(2).map(base).any(|name| PROGRAMS.contains(&name.as_str()));
-    program || process.argv.iter().take(8).any(|arg| MODULES.contains(&arg.as_str()))
+    match runs(&process.argv) {
+        Some(Runs::Program(name)) => PROGRAMS.contains(&name),
+        Some(Runs::Module(name)) => MODULES.contains(&name),
+        None => false,
+    }
+}
+
+fn file_name(argument: &str) -> &str {
+    argument.rsplit('/').next().unwrap_or(argument)
+}
+
+/// What a process runs.
+#[derive(Debug, PartialEq, Eq)]
+enum Runs<'a> {
+    /// The file name of its program, or of its script if that is Python's.
+    Program(&'a str),
+    /// A module of Python.
+    Module(&'a str),
+}
+
+/// By its command line. `None`: Python runs something else than a file or a module.
+fn runs(argv: &[String]) -> Option<Runs<'_>> {
+    let mut arguments = argv.iter();
+    let program = file_name(arguments.next()?);
+    let version = program.strip_prefix("python").or_else(|| program.strip_prefix("pypy"));
+    if version.is_none_or(|v| !v.bytes().all(|b| b.is_ascii_digit() || b == b'.')) {
+        return Some(Runs::Program(program));
+    }
+    while let Some(argument) = arguments.next() {
+        let Some(options) = argument.strip_prefix('-').filter(|rest| !rest.is_empty()) else {
+            return Some(Runs::Program(file_name(argument)));
+        };
+        if options.starts_with('-') {
+            if options == "-check-hash-based-pycs" {
+                arguments.next();
+            }
+            continue;
+        }
+        // Short options can stand together; the value of one is what follows, here or in the next argument.
+        let Some(at) = options.find(['m', 'c', 'W', 'X']) else { continue };
+        let (option, value) = (options.get(at..=at)?, options.get(at + 1..)?);
+        let value = if value.is_empty() { arguments.next()?.as_str() } else { value };
+        match option {
+            "m" => return Some(Runs::Module(value)),
+            "c" => return None,
+            _ => {}
+        }
+    }
+    None
 }
 
 /// After a single look: where somebody's run is proven to have ended.
@@ -95,5 +142,35 @@ pub(super) fn of_report(scene: &Scene<'_>, holders: &[&Holder], steps: &mut Vec<
         let why = format!("see the plan for what this run left behind (PID {}): {plan}", named.join(", "));
         steps.insert(last + 1, step(command, why, "nobody"));
         steps.retain(|s| !pids.iter().any(|pid| ends(s, *pid)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_process_runs_is_no_word_of_its_arguments() {
+        let of = |line: &str| {
+            let argv: Vec<String> = line.split(' ').map(Into::into).collect();
+            runs(&argv).map(|runs| match runs {
+                Runs::Program(name) => name.to_owned(),
+                Runs::Module(name) => format!("-m {name}"),
+            })
+        };
+        for (line, expected) in [
+            ("/usr/bin/python3.11 /opt/bin/torchrun --nproc-per-node 2 train.py", "torchrun"),
+            ("python -u -X dev -m torch.distributed.run train.py", "-m torch.distributed.run"),
+            ("python3 -Wignore -um torch.distributed.run train.py", "-m torch.distributed.run"),
+            ("python3 train.py -m torch.distributed.run", "train.py"),
+            ("torchrun train.py", "torchrun"),
+            ("tmux new-session -d python -m torch.distributed.run train.py", "tmux"),
+            ("SCREEN torchrun train.py", "SCREEN"),
+            ("pythonic torchrun", "pythonic"),
+        ] {
+            assert_eq!(of(line).as_deref(), Some(expected), "{line}");
+        }
+        assert_eq!(of("python3 -c pass torchrun"), None);
+        assert_eq!(of("python3"), None);
     }
 }

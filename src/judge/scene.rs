@@ -67,21 +67,27 @@ impl<'a> Scene<'a> {
             for entry in device.look.entries.iter().flatten() {
                 let origin = run.and_then(|r| r.origin(&device.identity.uuid, entry.pid, entry.gi, entry.ci));
                 let process = processes.iter().find(|p| p.id.pid == entry.pid);
-                let keeper = entries::resolve(&snapshot.observer, process, origin.as_ref());
-                let candidates = match keeper {
-                    Keeper::Ghost { id, .. } => entries::candidates(
-                        processes,
-                        device,
-                        &GhostIdentity { pid: entry.pid, id },
-                        client_files(&snapshot.observer, run),
-                        run,
-                    ),
-                    _ => Vec::new(),
-                };
+                let mut keeper = entries::resolve(&snapshot.observer, process, origin.as_ref());
+                let mut candidates = Vec::new();
+                if let Keeper::Ghost { id, impostor } = keeper {
+                    let ghost = GhostIdentity { pid: entry.pid, id };
+                    let client = client_files(&snapshot.observer, run);
+                    candidates = entries::candidates(processes, device, &ghost, client, run);
+                    // A number that was reused between two looks: nobody keeps the old memory, and who has the number now
+                    // has a context of its own.
+                    if let Some(bearer) = impostor.filter(|p| candidates.is_empty() && entries::has_context(p)) {
+                        keeper = Keeper::Alive(bearer);
+                    }
+                }
                 let (lineage, why) = run.map_or((Lineage::Unknown, String::new()), |run| {
                     attribute(run, keeper, origin.as_ref(), &candidates)
                 });
-                let bytes_before = run.map_or(Bytes::ZERO, |r| bytes_before(r, device, entry, origin.as_ref()));
+                let same = match (keeper, origin.as_ref().and_then(|o| o.id)) {
+                    (Keeper::Alive(process), Some(id)) => process.id == id,
+                    _ => true,
+                };
+                let bytes_before =
+                    run.filter(|_| same).map_or(Bytes::ZERO, |r| bytes_before(r, device, entry, origin.as_ref()));
                 entries.push(Attributed { device, entry, keeper, lineage, why, bytes_before, candidates });
             }
         }

@@ -127,6 +127,10 @@ pub struct Launch {
     /// The process below which every survivor of the run stands: gpuresid itself, the subreaper. `None` where there
     /// was none.
     pub root: Option<ProcId>,
+    /// Others' orphans may come to stand below it too: it had children before the command, or is the first process of a
+    /// PID namespace that others may enter. Then standing there alone proves nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub company: bool,
     /// Real user ids that processes of the run had.
     pub own_uids: BTreeSet<u32>,
     /// Proof that nothing of the run is alive: `waitid(P_ALL)` says ECHILD (or as PID 1 no child but our own helpers).

@@ -153,9 +153,9 @@ impl CleanedDevice {
 /// What `check --cleanup` did after the verdict.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cleanup {
-    /// Who was signalled.
+    /// Who was signalled, and was seen to end.
     pub ended: Vec<Ended>,
-    /// Who was not, and why.
+    /// Who still runs, and why.
     pub left_alone: Vec<LeftAlone>,
     /// The proof that nothing of the run is alive any more.
     pub nothing_lives: bool,

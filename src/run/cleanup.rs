@@ -41,11 +41,12 @@ pub(super) struct Rest {
     pub(super) running: Running,
 }
 
-/// One who was signalled.
+/// One who is to end. It is held by a pidfd for the moment of a signal only: there may be more of them than descriptors.
 struct One {
-    aim: Aim,
     command: String,
     sent: Vec<Signal>,
+    /// Why the last signal could not be sent. The next round tries again.
+    trouble: Option<String>,
 }
 
 impl Session {
@@ -84,7 +85,7 @@ impl Session {
             }
         }
         let nothing_lives = work.nothing_lives(self);
-        let (ended, left_alone) = work.finish(nothing_lives);
+        let (ended, left_alone) = work.finish(self, nothing_lives);
         let devices = self.looks_after(outcome, selected, nothing_lives && !ended.is_empty());
         Cleanup { ended, left_alone, nothing_lives, seconds: start.elapsed().as_secs_f64(), devices }
     }
@@ -174,17 +175,11 @@ impl<'a> Work<'a> {
     }
 
     fn signal(&mut self, session: &Session, process: &Process, kill: bool) {
-        if !self.ones.contains_key(&process.id) {
-            let target = Target {
-                id: process.id,
-                uid: process.uid.unwrap_or(u32::MAX),
-                grounds: Grounds::DescendantOf(self.root),
-            };
-            let Ok(aim) = Aim::take(target) else { return };
-            let command = text::display_command(&process.argv, &process.comm);
-            self.ones.insert(process.id, One { aim, command, sent: Vec::new() });
-        }
-        let Some(one) = self.ones.get_mut(&process.id) else { return };
+        let one = self.ones.entry(process.id).or_insert_with(|| One {
+            command: text::display_command(&process.argv, &process.comm),
+            sent: Vec::new(),
+            trouble: None,
+        });
         let mut wanted = Vec::new();
         if !one.sent.contains(&Signal::TERM) && !kill {
             wanted.push(Signal::TERM);
@@ -194,10 +189,29 @@ impl<'a> Work<'a> {
         } else if process.state == ProcessState::Stopped && !one.sent.contains(&Signal::CONT) {
             wanted.push(Signal::CONT);
         }
+        if wanted.is_empty() {
+            return;
+        }
+        let grounds = Grounds::DescendantOf(self.root);
+        let aim = match Aim::take(Target { id: process.id, uid: process.uid.unwrap_or(u32::MAX), grounds }) {
+            Ok(aim) => aim,
+            Err(refusal) => {
+                one.trouble = Some(refusal.to_string());
+                return;
+            }
+        };
         for signal in wanted {
-            match one.aim.send(&session.reader, &self.guard, signal) {
-                Ok(_) => one.sent.push(signal),
+            match aim.send(&session.reader, &self.guard, signal) {
+                Ok(_) => {
+                    one.sent.push(signal);
+                    one.trouble = None;
+                }
                 Err(Refusal::Gone | Refusal::Reused(_)) => return,
+                // It may go better in the next round.
+                Err(refusal @ (Refusal::NotSeen(_) | Refusal::Failed(_))) => {
+                    one.trouble = Some(refusal.to_string());
+                    return;
+                }
                 Err(refusal) => {
                     self.refuse(process, &refusal.to_string());
                     return;
@@ -233,23 +247,40 @@ impl<'a> Work<'a> {
             || process.marker.as_deref().is_some_and(|m| m.split(':').any(|run| run == self.run_id))
     }
 
-    fn finish(self, nothing_lives: bool) -> (Vec<Ended>, Vec<LeftAlone>) {
+    /// Who has ended, and who has not: only an end that was seen is one.
+    fn finish(self, session: &Session, nothing_lives: bool) -> (Vec<Ended>, Vec<LeftAlone>) {
         let mut left: BTreeMap<ProcId, LeftAlone> = self.refused;
         let mut ended = Vec::new();
         for (id, one) in self.ones {
-            if one.sent.is_empty() {
+            if nothing_lives || has_ended(session, id) {
+                left.remove(&id);
+                if !one.sent.is_empty() {
+                    let sent = one.sent.into_iter().map(signal::name).collect();
+                    ended.push(Ended { pid: id.pid, start_ticks: id.start_ticks, command: one.command, sent });
+                }
                 continue;
             }
-            if nothing_lives || one.aim.has_ended() {
-                left.remove(&id);
-            } else {
-                let why =
-                    "it does not end of SIGKILL: it is stuck in the kernel, or belongs to another user now".into();
-                left.entry(id).or_insert_with(|| LeftAlone { pid: id.pid, command: Some(one.command.clone()), why });
-            }
-            let sent = one.sent.into_iter().map(signal::name).collect();
-            ended.push(Ended { pid: id.pid, start_ticks: id.start_ticks, command: one.command, sent });
+            let why = one.trouble.unwrap_or_else(|| {
+                if one.sent.contains(&Signal::KILL) {
+                    "it does not end of SIGKILL: it is stuck in the kernel, or belongs to another user now".into()
+                } else {
+                    "it still runs: SIGKILL could not be sent".into()
+                }
+            });
+            left.entry(id).or_insert_with(|| LeftAlone { pid: id.pid, command: Some(one.command), why });
         }
         (ended, left.into_values().collect())
+    }
+}
+
+/// What cannot be looked at has not ended.
+fn has_ended(session: &Session, id: ProcId) -> bool {
+    match session.reader.identify(id.pid) {
+        Ok(None) => true,
+        Ok(Some(now)) => {
+            let dead = now.state == ProcessState::Zombie && !now.leader_gone || now.state == ProcessState::Dead;
+            now.id != id || dead
+        }
+        Err(_) => false,
     }
 }

@@ -83,6 +83,7 @@ impl Watch<'_> {
             scope: self.options.scope,
             command: Some(command),
             root: Some(root),
+            company: self.reaper.has_company(),
             own_uids: self.tree.uids().clone(),
             all_gone: Some(self.all_gone),
             settled_ms,

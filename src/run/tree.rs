@@ -35,6 +35,8 @@ pub(super) struct Tree {
     newest_pid: Option<String>,
     nudged: bool,
     last: Vec<Process>,
+    /// Who else stands below us.
+    others: Vec<Process>,
     last_asked: Option<Instant>,
     facts: Option<TreeFacts>,
     uids: BTreeSet<u32>,
@@ -53,6 +55,7 @@ impl Tree {
             newest_pid: None,
             nudged: true,
             last: Vec::new(),
+            others: Vec::new(),
             last_asked: None,
             facts: None,
             uids: BTreeSet::from([rustix::process::getuid().as_raw()]),
@@ -98,33 +101,31 @@ impl Tree {
         Some(Job::Tree { root: self.root, files: settling })
     }
 
-    /// A reading is there: who of it is of the run. `ended`: when the command ended.
+    /// A reading is there: who stands below us. Whoever is not of the run is told too, because it may lose the parent by
+    /// which that is known. `ended`: when the command ended.
     pub(super) fn answered(
         &mut self,
         tree: Vec<Process>,
         cost: Duration,
         tool: &[ProcId],
         ended: Option<(Instant, Duration)>,
-    ) -> &[Process] {
+    ) -> impl Iterator<Item = &Process> {
         let (asked_at, settling) = self.asked.take().unwrap_or_else(|| (Instant::now(), false));
         self.last_asked = Some(asked_at);
         let share = if settling { SHARE_SETTLING } else { SHARE_RUNNING };
         let now = Instant::now();
         self.earliest = now + (cost * share).max(SHORTEST.min(self.period));
         self.next = self.earliest.max(now + self.period);
-        let ours = |p: &Process| {
-            self.run.has(p.id, &p.ancestors)
-                && !tool.contains(&p.id)
-                && !p.ancestors.iter().any(|a| tool.contains(&a.id))
-        };
-        self.last = tree.into_iter().filter(|p| ours(p)).collect();
+        let not_tool = |p: &Process| !tool.contains(&p.id) && !p.ancestors.iter().any(|a| tool.contains(&a.id));
+        let below = tree.into_iter().filter(not_tool);
+        (self.last, self.others) = below.partition(|p| self.run.has(p.id, &p.ancestors));
         self.uids.extend(self.last.iter().filter_map(|p| p.uid));
         if let Some((_, at)) = ended.filter(|(end, _)| settling && asked_at >= *end) {
             let member =
                 |p: &Process| (p.id, Member { files: p.files.clone(), cpu_ticks: p.cpu_ticks, dying: p.dying });
             self.facts = Some(TreeFacts { at, members: self.last.iter().map(member).collect() });
         }
-        &self.last
+        self.last.iter().chain(&self.others)
     }
 
     /// The last reading.

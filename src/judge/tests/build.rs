@@ -147,6 +147,7 @@ pub(in crate::judge) fn launch(command: ProcId, root: ProcId, scope: Scope, all_
             timed_out: false,
         }),
         root: Some(root),
+        company: false,
         own_uids: BTreeSet::from([0]),
         all_gone: Some(all_gone),
         settled_ms: Some(1),

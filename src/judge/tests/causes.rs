@@ -5,7 +5,7 @@ use crate::{
     judge::{fold::Fold, judge, status, status_of_all},
     model::{
         Addressing, Ancestor, Blocked, BlockedThread, Bytes, Cause, DeviceLook, Entry, FindingKind, Holder, Limits,
-        ListKind, Look, NumaMemory, Observation, Process, ProcessState, Report, Scope, Snapshot, StatusReport,
+        Lineage, ListKind, Look, NumaMemory, Observation, Process, ProcessState, Report, Scope, Snapshot, StatusReport,
         Uninspected, Verdict, schema,
     },
 };
@@ -57,6 +57,11 @@ fn commands(report: &StatusReport) -> Vec<&str> {
 
 /// A run with these looks between and after, judged.
 fn run(before: Snapshot, looks: &[(DeviceLook, Vec<Process>)], after: Snapshot) -> Report {
+    run_in_company(before, looks, after, false)
+}
+
+/// The same; `company`: others' orphans may stand below the tool too.
+fn run_in_company(before: Snapshot, looks: &[(DeviceLook, Vec<Process>)], after: Snapshot, company: bool) -> Report {
     let mut fold = Fold::new(&before, Scope::Run, Some(ROOT)).of_command(COMMAND);
     for (at, (look, processes)) in (1..).zip(looks) {
         for process in processes {
@@ -67,6 +72,7 @@ fn run(before: Snapshot, looks: &[(DeviceLook, Vec<Process>)], after: Snapshot) 
     let last = after.devices[0].look.clone();
     fold.look(&Look { at_ms: 100_000, devices: vec![last] }, true);
     let mut launch = launch(COMMAND, ROOT, Scope::Run, false);
+    launch.company = company;
     let own = |p: &&Process| p.ancestors.iter().any(|a| a.id == ROOT);
     launch.survivors = after.scanned().iter().filter(own).map(|p| p.id).collect();
     launch.all_gone = Some(launch.survivors.is_empty());
@@ -360,6 +366,22 @@ fn a_rank_without_its_agent_is_an_orphan_and_one_with_it_is_ended_through_it() {
 }
 
 #[test]
+fn an_unknown_parent_is_never_to_be_ended_for_its_child() {
+    for comm in ["tcsh", "ksh", "su", "sudo", "code", "node", "gnome-terminal-", "sshd-session", "tmux", "python3"] {
+        let above = vec![ancestor(id(65, 6), comm), ancestor(id(1, 0), "init")];
+        let mut server = cuda(70, above.clone());
+        server.argv = ["vllm", "serve", "model"].map(Into::into).to_vec();
+        let report = one(server, 4000);
+        assert_eq!(holder(&report.holders, 70).program.as_deref(), Some("vLLM engine"));
+        assert_ne!(holder(&report.holders, 70).ends_with.as_deref(), Some("kill 65"), "{comm}");
+        if comm != "python3" {
+            let report = one(rank(70, above), 4000);
+            assert_ne!(holder(&report.holders, 70).ends_with.as_deref(), Some("kill 65"), "{comm}");
+        }
+    }
+}
+
+#[test]
 fn the_first_process_of_a_container_may_be_the_agent_itself() {
     let told = |comm: &str| {
         let mut inside = snapshot(listed(&[(70, 4000)]), vec![rank(70, vec![ancestor(id(1, 0), comm)])]);
@@ -496,6 +518,72 @@ fn what_a_bystander_starts_is_not_the_runs() {
         assert!(device.command_peak_bytes.is_some_and(|peak| peak < Bytes::mib(1100)), "{device:?}");
         assert_eq!(holder(&report.holders, 71).cause, Cause::NewNeighbour);
     }
+}
+
+#[test]
+fn who_was_left_to_us_may_be_anybodys_where_others_stand_below_us_too() {
+    let before = || snapshot(listed(&[]), vec![]);
+    let left = cuda(71, vec![ancestor(ROOT, "gpuresid"), ancestor(id(1, 0), "init")]);
+    let judged = |process: &Process, seen: &[Process], company| {
+        let looks = [(listed(&[(72, 900)]), seen.to_vec())];
+        let after = snapshot(listed(&[(71, 4000)]), vec![process.clone()]);
+        run_in_company(before(), &looks, after, company).verdict
+    };
+    let command = ancestor(COMMAND, "python3");
+    let own = cuda(72, vec![command.clone(), ancestor(ROOT, "gpuresid"), ancestor(id(1, 0), "init")]);
+    assert_eq!(judged(&left, std::slice::from_ref(&own), false), Verdict::Residue, "alone below us");
+    assert_eq!(judged(&left, std::slice::from_ref(&own), true), Verdict::Inconclusive, "it may be a bystander's");
+    // Three things prove it: its own chain as it was, that of whom it stands below, or the marker.
+    let mut seen = left.clone();
+    seen.ancestors.insert(0, command);
+    assert_eq!(judged(&left, &[own.clone(), seen], true), Verdict::Residue);
+    let mut child = left.clone();
+    child.ancestors.insert(0, ancestor(own.id, "python3"));
+    assert_eq!(judged(&child, std::slice::from_ref(&own), true), Verdict::Residue);
+    let mut marked = left.clone();
+    marked.marker = Some("run".into());
+    assert_eq!(judged(&marked, std::slice::from_ref(&own), true), Verdict::Residue);
+    // And one proves the contrary.
+    let mut strangers = left.clone();
+    strangers.ancestors.insert(0, ancestor(id(890, 8_900), "agent"));
+    assert_eq!(judged(&left, &[own, strangers], true), Verdict::Clean);
+}
+
+#[test]
+fn who_is_older_than_the_command_is_not_its() {
+    // A service that stood there without a GPU loads its model while the check runs.
+    let mut service = cuda(71, vec![ancestor(id(1, 0), "init")]);
+    let own = cuda(72, vec![ancestor(COMMAND, "python3"), ancestor(ROOT, "gpuresid"), ancestor(id(1, 0), "init")]);
+    let mut verdict = |start_ticks| {
+        service.id.start_ticks = start_ticks;
+        let looks = [(listed(&[(72, 900)]), vec![own.clone()])];
+        let after = snapshot(listed(&[(71, 4000)]), vec![service.clone()]);
+        run(snapshot(listed(&[]), vec![]), &looks, after).verdict
+    };
+    assert_eq!(verdict(COMMAND.start_ticks - 1), Verdict::Clean);
+    assert_eq!(verdict(COMMAND.start_ticks + 1), Verdict::Inconclusive);
+}
+
+#[test]
+fn a_number_that_was_reused_between_two_looks_is_its_present_owners() {
+    let own = |start| {
+        let mut own = cuda(71, vec![ancestor(COMMAND, "python3"), ancestor(ROOT, "gpuresid")]);
+        own.id.start_ticks = start;
+        own
+    };
+    let mut theirs = cuda(71, shell());
+    theirs.id.start_ticks = 5_000;
+    // A neighbour's number went to a process of the run.
+    let before = snapshot(listed(&[(71, 4000)]), vec![theirs.clone()]);
+    let report = run(before, &[], snapshot(listed(&[(71, 1500)]), vec![own(9_500)]));
+    let low = report.devices[0].charged_residue_bytes;
+    assert!(report.verdict == Verdict::Residue && low > Bytes::mib(1400), "{:?} {low}", report.verdict);
+    assert_eq!((report.ghosts.len(), report.holders[0].lineage), (0, Lineage::Own));
+    // The other way round.
+    theirs.id.start_ticks = 9_800;
+    let looks = [(listed(&[(71, 1500)]), vec![own(9_500)])];
+    let report = run(snapshot(listed(&[]), vec![]), &looks, snapshot(listed(&[(71, 4000)]), vec![theirs]));
+    assert_eq!((report.verdict, report.devices[0].charged_residue_bytes), (Verdict::Clean, Bytes::ZERO));
 }
 
 #[test]

@@ -151,6 +151,9 @@ fn device_table(page: &mut Page<'_>, report: &ReclaimReport) -> io::Result<()> {
     grid.write(page.style, page.out)
 }
 
+/// So many processes of a clean-up are shown one by one; the JSON report names all.
+const SHOWN: usize = 10;
+
 /// Writes what `check --cleanup` ended, below the report.
 ///
 /// # Errors
@@ -164,13 +167,19 @@ pub fn cleanup(report: &Report, style: &Style, out: &mut dyn Write) -> io::Resul
     let mut page = Page { style, out, devices };
     page.line("")?;
     page.paragraph("", &sentence(&page, cleanup))?;
-    for ended in &cleanup.ended {
+    for ended in cleanup.ended.iter().take(SHOWN) {
         let sent = ended.sent.join(", ");
         page.paragraph("- ", &format!("PID {} ({}): {sent}", ended.pid, text::shorten(&ended.command, 80)))?;
     }
-    for left in &cleanup.left_alone {
+    if let Some(more) = cleanup.ended.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+        page.paragraph("- ", &format!("and {more} more"))?;
+    }
+    for left in cleanup.left_alone.iter().take(SHOWN) {
         let command = left.command.as_ref().map(|c| format!(" ({})", text::shorten(c, 80))).unwrap_or_default();
         page.paragraph("- ", &format!("PID {}{command}: {}", left.pid, left.why))?;
+    }
+    if let Some(more) = cleanup.left_alone.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+        page.paragraph("- ", &format!("and {more} more that still run"))?;
     }
     Ok(())
 }
