@@ -70,8 +70,24 @@ impl Round {
     }
 
     fn start(&mut self, verbs: &str, marker: Option<&str>) -> Running {
-        let mut command = Command::new("python3");
-        command.args(&self.rig.program(verbs)[1..]);
+        let program = self.rig.program(verbs);
+        self.start_of(&program, marker)
+    }
+
+    /// The program under the name of a launcher: what it starts anew has its own name again.
+    fn start_launcher(&mut self, verbs: &str, marker: Option<&str>) -> Running {
+        let mut program = self.rig.program(verbs);
+        let torchrun = self.rig.path("torchrun");
+        if !torchrun.exists() {
+            std::os::unix::fs::symlink(&program[1], &torchrun).unwrap();
+        }
+        program[1] = torchrun.into_os_string();
+        self.start_of(&program, marker)
+    }
+
+    fn start_of(&mut self, program: &[std::ffi::OsString], marker: Option<&str>) -> Running {
+        let mut command = Command::new(&program[0]);
+        command.args(&program[1..]);
         command.env("FAKE_NVML_LEDGER", self.rig.ledger.directory()).env("FAKE_DEV", self.rig.dev());
         if let Some(marker) = marker {
             command.env("GPURESID_RUN_ID", marker);
@@ -120,11 +136,14 @@ impl Round {
             0 => format!("alloc 0 {gib}GiB sleep 0.1 fork-and-exit {ignore}ready {name} hold"),
             1 => format!("{ignore}alloc 0 {gib}GiB ready {name} stop-self hold"),
             2 => format!("{ignore}alloc 0 {gib}GiB exit-main-thread ready {name} hold"),
-            // Known for a launcher of workers by its command line.
-            3 => format!("print torch.distributed.run supervise 2 {{ {ignore}alloc 0 {gib}GiB ready {name} hold }}"),
+            3 => format!("supervise 2 {{ {ignore}alloc 0 {gib}GiB ready {name} hold }}"),
             _ => format!("rename left {ignore}alloc 0 {gib}GiB ready {name} hold"),
         };
-        let launcher = self.start(&format!("daemonize-twice {{ {verbs} }}"), Some(&marker));
+        let all = format!("daemonize-twice {{ {verbs} }}");
+        let launcher = match verbs.starts_with("supervise") {
+            true => self.start_launcher(&all, Some(&marker)),
+            false => self.start(&all, Some(&marker)),
+        };
         launcher.wait().expect_code(0);
         self.left.push(name);
     }

@@ -8,13 +8,10 @@ use super::{
 };
 use crate::{
     model::{LeftAlone, ProcId, Process, ProcessState, ReclaimStep, Role, StepOutcome},
-    observe::proc::ProcReader,
+    observe::proc::{ProcReader, ticks_now},
     text,
 };
-use rustix::{
-    process::Signal,
-    time::{ClockId, clock_gettime},
-};
+use rustix::process::Signal;
 use std::{
     collections::BTreeSet,
     thread,
@@ -265,15 +262,6 @@ impl Hands<'_> {
     fn say(&self, step: &ReclaimStep, what: &str) {
         (self.log)(&format!("PID {} ({}): {what}", step.pid, text::shorten(&step.command, 80)));
     }
-}
-
-/// Now, as `/proc` counts the start of processes: clock ticks since the machine was started. `None`: the clock cannot be
-/// read, and nobody is said to have been started since.
-fn ticks_now() -> Option<u64> {
-    let now = clock_gettime(ClockId::Boottime);
-    let per_second = procfs::ticks_per_second();
-    let (seconds, nanoseconds) = (u64::try_from(now.tv_sec).ok()?, u64::try_from(now.tv_nsec).ok()?);
-    seconds.checked_mul(per_second)?.checked_add(nanoseconds.checked_mul(per_second)? / 1_000_000_000)
 }
 
 fn places(plan: &Plan, first: bool) -> Vec<usize> {

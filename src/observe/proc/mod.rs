@@ -187,3 +187,12 @@ impl ProcReader {
             .clone()
     }
 }
+
+/// Now, as `/proc` counts the start of processes: clock ticks since the machine was started. `None`: the clock cannot be
+/// read, and nobody is said to have been started since.
+pub fn ticks_now() -> Option<u64> {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let per_second = procfs::ticks_per_second();
+    let (seconds, nanoseconds) = (u64::try_from(now.tv_sec).ok()?, u64::try_from(now.tv_nsec).ok()?);
+    seconds.checked_mul(per_second)?.checked_add(nanoseconds.checked_mul(per_second)? / 1_000_000_000)
+}
