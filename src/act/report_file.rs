@@ -16,6 +16,8 @@ use std::{
     path::Path,
 };
 
+/// What to do where a report cannot be believed.
+const LOOK_YOURSELF: &str = "look for yourself who holds memory, and name it: gpuresid; gpuresid reclaim --pid PID";
 /// Larger ones are not ours.
 const LARGEST: u64 = 64 << 20;
 
@@ -74,20 +76,20 @@ impl ReportFile {
                     "the report {shown} belongs to user {}, and another user may not choose the processes that you end",
                     facts.uid()
                 ),
-                "look for yourself who holds memory, and name it: gpuresid; gpuresid reclaim --pid PID",
+                LOOK_YOURSELF,
             ));
         }
         if facts.mode() & 0o002 != 0 {
             return Err(hinted(
                 format!("every user can write the report {shown}, so it proves nothing"),
-                "look for yourself who holds memory, and name it: gpuresid; gpuresid reclaim --pid PID",
+                LOOK_YOURSELF,
             ));
         }
         let group = facts.gid();
         if facts.mode() & 0o020 != 0 && group != 0 && group != rustix::process::getegid().as_raw() {
             return Err(hinted(
                 format!("the whole group {group} can write the report {shown}, so it proves nothing"),
-                "look for yourself who holds memory, and name it: gpuresid; gpuresid reclaim --pid PID",
+                LOOK_YOURSELF,
             ));
         }
         let mut bytes = Vec::new();
