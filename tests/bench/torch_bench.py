@@ -4,11 +4,16 @@
         [--budget 200] [--json FILE]
 
 Each is measured in pairs, with and without, in an order that alternates, so that what drifts falls on both sides; told
-are the difference and its 95 % interval. On a machine with two GPUs the two of a pair run beside each other, a GPU each,
-and change GPUs from pair to pair. Training is told twice: as pairs of whole processes, which differ by more than the
-probe costs, and as pairs of moments in the runs with it: the steps in the 100 ms around each of its looks, against
-those in 100 ms between two looks. No pair is begun after `--budget` seconds of one measurement. Without PyTorch or a GPU only the start is measured. Exit code: 0 all within the
-limits (start 10 ms, training 1 %, exit with 10,000 live tensors 150 ms), 1 not.
+are the difference and its 95 % interval. On a machine with two GPUs the two of a pair run beside each other, a GPU and
+half of the processor's cores each; then they change places, and only both together are a pair. The two of a pair share
+the seed of Python's hashes and have fixed addresses: both make one program several percent faster or slower.
+
+Training is told for a GPU that is busy all the time (`--steps` / 4 large steps) and, as the worst that can be, for one
+that waits for the processor (small steps), there also by pairs of moments in the runs with the probe: the steps in the
+100 ms around each of its looks, against those in 100 ms between two looks.
+
+No pair is begun after `--budget` seconds of one measurement. Without PyTorch or a GPU only the start is measured. Exit
+code: 0 all within the limits (start 10 ms, training 1 %, exit with 10,000 live tensors 150 ms), 1 not.
 """
 
 import argparse
@@ -24,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import typing
 
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -35,12 +41,12 @@ T = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9:
 
 def interval(values):
     """Mean and half the width of its 95 % interval."""
-    mean = statistics.fmean(values)
+    middle = mean(*values)
     if len(values) < 2:
-        return mean, math.inf
+        return middle, math.inf
     degrees = len(values) - 1
     t = T[max(k for k in T if k <= degrees)]
-    return mean, t * statistics.stdev(values) / math.sqrt(len(values))
+    return middle, t * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def environment(**more):
@@ -49,39 +55,50 @@ def environment(**more):
 
 
 def pairs(count, measure):
-    """`measure(with_it)` in alternating order; the first pair warms caches and does not count."""
+    """`measure(with_it, seed)` in alternating order; the first pair warms caches and does not count."""
     found, end = [], time.monotonic() + BUDGET
     for turn in range(count + 1):
         if len(found) > 1 and time.monotonic() > end:
             break
         order = (False, True) if turn % 2 else (True, False)
-        one = {with_it: measure(with_it) for with_it in order}
+        one = {with_it: measure(with_it, turn) for with_it in order}
         if turn:
             found.append((one[False], one[True]))
     return found
 
 
 def pairs_on_gpus(count, folder, measure):
-    """`measure(folder, environment, with_it)`; on two GPUs at once, where there are two."""
+    """`measure(place, with_it, seed)`; on two GPUs at once, where there are two."""
     listed = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, text=True, check=False).stdout
     several = sum(line.startswith("GPU ") for line in listed.splitlines()) > 1
-    places = []
-    for gpu in (0, 1):
-        place = os.path.join(folder, f"gpu{gpu}")
-        os.makedirs(place, exist_ok=True)
-        places.append((place, environment(CUDA_VISIBLE_DEVICES=str(gpu))))
+    cores = sorted(os.sched_getaffinity(0))
+    half = len(cores) // 2 if several else len(cores)
+    places = [Place(os.path.join(folder, f"gpu{gpu}"), gpu, cores[gpu * half :][:half]) for gpu in range(1 + several)]
+    for place in places:
+        os.makedirs(place.folder, exist_ok=True)
     if not several:
-        return pairs(count, lambda with_it: measure(*places[0], with_it))
-    found, end = [], time.monotonic() + BUDGET
-    with concurrent.futures.ThreadPoolExecutor(2) as both:
-        for turn in range(count + 1):
-            if len(found) > 1 and time.monotonic() > end:
-                break
-            sides = [both.submit(measure, *places[(turn + with_it) % 2], bool(with_it)) for with_it in (0, 1)]
-            one = [side.result() for side in sides]
-            if turn:
-                found.append((one[0], one[1]))
-    return found
+        return pairs(count, lambda with_it, seed: measure(places[0], with_it, seed))
+
+    def both(with_it, seed):
+        sides = [pool.submit(measure, places[probed != with_it], probed, seed) for probed in (False, True)]
+        return [side.result() for side in sides]
+
+    # A pair of pairs: each of the two has been on each GPU.
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        found = pairs(count, both)
+    return [(mean(first[0], second[0]), mean(first[1], second[1])) for first, second in found]
+
+
+class Place(typing.NamedTuple):
+    """Where one of a pair runs."""
+
+    folder: str
+    gpu: int
+    cores: list
+
+
+def mean(*values):
+    return statistics.fmean(values)
 
 
 def start(folder, count):
@@ -90,8 +107,8 @@ def start(folder, count):
     for name in ("sitecustomize.py", "probe.py", "tensors.py", "names.py"):
         shutil.copy(os.path.join(SOURCES, name), probe)
 
-    def measure(with_it):
-        env = environment(PYTHONPATH=probe if with_it else "")
+    def measure(with_it, seed):
+        env = environment(PYTHONPATH=probe if with_it else "", PYTHONHASHSEED=str(seed))
         began = time.perf_counter()
         subprocess.run([sys.executable, "-c", "pass"], env=env, check=True)
         return (time.perf_counter() - began) * 1000
@@ -99,10 +116,12 @@ def start(folder, count):
     return pairs(count, measure)
 
 
-def checked(binary, folder, env, with_it, *words):
-    out = os.path.join(folder, "told")
+def checked(binary, place, with_it, seed, *words):
+    folder, out = place.folder, os.path.join(place.folder, "told")
+    fixed = ["taskset", "-c", ",".join(map(str, place.cores)), "setarch", "-R"]
     option = ["--torch"] if with_it else []
-    argv = [binary, "check", "--quiet", *option, "--report", f"json:{folder}/report.json", "--", sys.executable, PROGRAM, out, *words]
+    argv = [*fixed, binary, "check", "--quiet", *option, "--report", f"json:{folder}/report.json", "--", sys.executable, PROGRAM, out, *words]
+    env = environment(CUDA_VISIBLE_DEVICES=str(place.gpu), PYTHONHASHSEED=str(seed))
     done = subprocess.run(argv, env=env, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(argv)} ended with {done.returncode}: {done.stderr[-400:]}")
@@ -115,12 +134,12 @@ def checked(binary, folder, env, with_it, *words):
     return told, report
 
 
-def training(binary, folder, count, steps):
+def training(binary, folder, count, kind, steps):
     """Pairs of seconds, and pairs of steps: without a look in 100 ms, and with one."""
     moments, distances = [], []
 
-    def measure(place, env, with_it):
-        told = checked(binary, place, env, with_it, "steps", str(steps))[0]
+    def measure(place, with_it, seed):
+        told = checked(binary, place, with_it, seed, kind, str(steps))[0]
         ends = told["ends"]
         looks = [at for at in told["looks"] if ends[0] < at - WINDOW and at + 0.5 + WINDOW < ends[-2]]
         distances.extend(later - earlier for earlier, later in zip(looks, looks[1:]))
@@ -150,8 +169,8 @@ def done(ends, since):
 def exits(binary, folder, count):
     """From the program's last line to the end of gpuresid, which follows the command's by a few milliseconds."""
 
-    def measure(place, env, with_it):
-        told, report = checked(binary, place, env, with_it, "tensors", "10000")
+    def measure(place, with_it, seed):
+        told, report = checked(binary, place, with_it, seed, "tensors", "10000")
         taken = (time.monotonic() - told["begins"]) * 1000
         if with_it:
             live = report["torch"][0]["devices"][0]["live"]
@@ -185,12 +204,12 @@ def main():
         show(name, values, statistics.median(a for a, _ in found), unit, limit)
 
     def show(name, values, without, unit, limit):
-        mean, half = interval(values)
-        rows.append({"measure": name, "pairs": len(values), "without": without, "difference": mean, "half_width": half, "unit": unit, "limit": limit, "values": values})
-        if mean - half > limit:
+        middle, half = interval(values)
+        rows.append({"measure": name, "pairs": len(values), "without": without, "difference": middle, "half_width": half, "unit": unit, "limit": limit, "values": values})
+        if middle - half > limit:
             over.append(name)
-        unsure = "" if mean + half <= limit or mean - half > limit else ": too few pairs to tell"
-        print(f"{name}: {mean:+.2f} ± {half:.2f} {unit} (95 %, {len(values)} pairs; median without {without:.2f}; limit {limit}){unsure}", flush=True)
+        unsure = "" if middle + half <= limit or middle - half > limit else ": too few pairs to tell"
+        print(f"{name}: {middle:+.2f} ± {half:.2f} {unit} (95 %, {len(values)} pairs; median without {without:.2f}; limit {limit}){unsure}", flush=True)
 
     with tempfile.TemporaryDirectory(prefix="torch-bench-") as folder:
         if "start" in wanted:
@@ -201,14 +220,16 @@ def main():
         if "exit" in wanted:
             tell("exit with 10,000 live tensors", exits(binary, folder, args.pairs), "ms", 150)
         if "training" in wanted:
-            processes, moments, distances = training(binary, folder, args.pairs, args.steps)
-            tell("training, whole processes", processes, "%", 1, relative=True)
+            busy = training(binary, folder, args.pairs, "busy", args.steps // 4)[0]
+            tell("training, GPU busy", busy, "%", 1, relative=True)
+            processes, moments, distances = training(binary, folder, args.pairs, "steps", args.steps)
+            tell("training, GPU waits", processes, "%", 1, relative=True)
             if not distances:
                 raise RuntimeError("no two looks fell into the training: give more --steps")
             # Of a look's window, which is this part of the time.
-            part = WINDOW / statistics.fmean(distances)
+            part = WINDOW / mean(*distances)
             values = [(1 - with_look / quiet) * part * 100 for quiet, with_look in moments]
-            show("training, looks against pauses", values, statistics.median(q for q, _ in moments), "%", 1)
+            show("training, GPU waits, looks against pauses", values, statistics.median(q for q, _ in moments), "%", 1)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
             json.dump({"rows": rows, "over": over}, file, indent=1)
