@@ -5,7 +5,7 @@ mod support;
 
 use gpuresid::r#gen::{Recipe, Wanted};
 use std::{ffi::OsString, fs, os::unix::process::CommandExt as _, path::Path, process::Command};
-use support::Rig;
+use support::{Rig, marker_of_an_ended_run};
 
 fn alive(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
@@ -143,18 +143,17 @@ fn the_rights_of_the_service_suffice() {
     }
 }
 
-/// Somebody else's leftover of a run whose gpuresid is gone. Started as that user, because a process that changed its
+/// Somebody else's leftover of a run that has ended. Started as that user, because a process that changed its
 /// user has files in /proc that belong to root.
 fn left_by_nobody(rig: &Rig) -> Option<u32> {
     let script = rig.path("cuda.py");
     let mut words = rig.program("daemonize-twice { alloc 0 1GiB ready left hold }");
     fs::copy(&words[1], &script).unwrap();
     words[1] = script.into();
-    let boot = &fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap()[..8];
     let mut command = Command::new("/usr/bin/python3");
     command.args(&words[1..]).uid(65534).gid(65534).current_dir("/");
     command.env("FAKE_NVML_LEDGER", rig.ledger.directory()).env("FAKE_DEV", rig.dev());
-    command.env("GPURESID_RUN_ID", format!("{boot}-4194305-1"));
+    command.env("GPURESID_RUN_ID", marker_of_an_ended_run());
     if !Path::new("/usr/bin/python3").exists() {
         support::skipped("there is no Python that every user may run");
         return None;

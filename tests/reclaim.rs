@@ -6,7 +6,7 @@ mod support;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command};
-use support::{Finished, Rig, Running, wait_until};
+use support::{Finished, Rig, Running, marker_of_an_ended_run, wait_until};
 
 const MIB: u64 = 1 << 20;
 
@@ -33,13 +33,9 @@ fn left_alone(report: &Value, pid: u32) -> String {
     one["why"].as_str().unwrap().to_owned()
 }
 
-fn boot() -> String {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap()[..8].to_owned()
-}
-
-/// A program with the marker of a run whose gpuresid is gone (a number that no process can have), left to PID 1.
+/// A program with the marker of a run that has ended, left to PID 1.
 fn left_over(rig: &Rig, verbs: &str) -> Running {
-    rig.launch(marked(rig, &format!("daemonize-twice {{ {verbs} }}"), &format!("{}-4194305-1", boot())))
+    rig.launch(marked(rig, &format!("daemonize-twice {{ {verbs} }}"), &marker_of_an_ended_run()))
 }
 
 fn marked(rig: &Rig, verbs: &str, marker: &str) -> Command {
@@ -233,6 +229,31 @@ fn orphans_are_those_with_a_proof() {
 }
 
 #[test]
+fn a_run_whose_check_was_killed_goes_on_until_its_command_has_ended() {
+    let rig = Rig::new();
+    let check = rig.spawn_check(
+        "",
+        "spawn-session { alloc 0 1GiB ready worker hold } spawn-session { alloc 0 1GiB ready stopped stop-self hold } \
+         alloc 0 2GiB ready command wait-file over",
+    );
+    let (command, worker, stopped) = (rig.wait_for("command"), rig.wait_for("worker"), rig.wait_for("stopped"));
+    wait_until("the stop", || support::state(stopped) == Some('T'));
+    check.signal(Signal::KILL);
+    check.wait();
+    let end = rig.run("reclaim --orphans --yes --json");
+    assert_eq!(end.expect_code(0).json()["steps"], serde_json::json!([]), "{}", end.stdout);
+    let end = rig.run("--json");
+    assert!(!end.stdout.contains("has ended"), "{}", end.stdout);
+    assert!([command, worker, stopped].into_iter().all(alive));
+    // What the command leaves behind is proven then, also without a check that saw it.
+    rig.mark("over");
+    wait_until("the command's end", || !alive(command));
+    let end = rig.run("reclaim --orphans --yes --json");
+    let report = all_back(&rig, &end);
+    assert!([worker, stopped].into_iter().all(|pid| step(&report, pid)["outcome"] == "ended"), "{report:#}");
+}
+
+#[test]
 fn a_job_is_known_by_its_control_group() {
     if !is_root() {
         return;
@@ -417,7 +438,7 @@ fn a_multiplexer_is_no_agent_by_the_command_line_that_started_it() {
 #[test]
 fn an_agent_that_ignores_term_shields_its_workers_until_forced() {
     let rig = Rig::new();
-    let marker = format!("{}-4194305-1", boot());
+    let marker = marker_of_an_ended_run();
     // A shell that starts its worker again whatever happens, and ignores TERM.
     let script = "trap '' TERM; while :; do \"$@\"; done";
     let mut command = Command::new("sh");
@@ -734,7 +755,7 @@ fn exactly_one_kind_of_target_is_named() {
 fn one_that_dies_between_plan_and_signal_is_fine() {
     let rig = Rig::new();
     // The first ignores TERM, so that the second's turn comes after its end.
-    let marker = format!("{}-4194305-1", boot());
+    let marker = marker_of_an_ended_run();
     let script = "trap 'sleep 0.3; exit 0' TERM; \"$@\" & wait";
     let mut command = Command::new("sh");
     command.args(["-c", script, "sh"]).args(rig.program("alloc 0 1GiB ready up wait-gone there"));

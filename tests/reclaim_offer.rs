@@ -4,8 +4,7 @@
 mod support;
 
 use serde_json::Value;
-use std::fs;
-use support::{Rig, Running, wait_until};
+use support::{Rig, Running, marker_of_an_ended_run, wait_until};
 
 /// The commands that are advised, our own among them.
 fn commands(report: &Value) -> Vec<&str> {
@@ -67,11 +66,10 @@ fn without_a_report_that_stays_nothing_of_it_is_offered() {
     }
 }
 
-/// Something that carries the marker of a run whose gpuresid is gone.
+/// Something that carries the marker of a run that has ended.
 fn left_over(rig: &Rig, verbs: &str) -> Running {
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let mut command = std::process::Command::new("python3");
-    command.args(&rig.program(verbs)[1..]).env("GPURESID_RUN_ID", format!("{}-4194305-1", &boot[..8]));
+    command.args(&rig.program(verbs)[1..]).env("GPURESID_RUN_ID", marker_of_an_ended_run());
     command.env("FAKE_NVML_LEDGER", rig.ledger.directory()).env("FAKE_DEV", rig.dev());
     rig.launch(command)
 }

@@ -6,8 +6,9 @@
 
 mod support;
 
+use rustix::process::Signal;
 use std::{fs, process::Command};
-use support::{Rig, Running, wait_until};
+use support::{Rig, Running, marker_of_an_ended_run, wait_until};
 
 /// A small generator; what matters is that a seed gives the same round again.
 struct Chance(u64);
@@ -58,11 +59,6 @@ struct Round {
     number: u32,
 }
 
-fn dead_marker() -> String {
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
-    format!("{}-4194305-1", &boot[..8])
-}
-
 impl Round {
     fn name(&mut self, kind: &str) -> String {
         self.number += 1;
@@ -95,11 +91,12 @@ impl Round {
         self.rig.launch(command)
     }
 
-    /// Somebody else: a monitor that notes its signals, a training, a nohup one, one with a living run's marker.
+    /// Somebody else: a monitor that notes its signals, a training, a nohup one, one with a living run's marker, the
+    /// command of a check that was killed.
     fn add_other(&mut self) {
         let name = self.name("other");
         let gib = 1 + self.chance.below(4);
-        match self.chance.below(4) {
+        match self.chance.below(5) {
             0 => {
                 let (log, dev) = (self.rig.path("signals"), self.rig.dev());
                 let mut argv: Vec<std::ffi::OsString> = vec!["python3".into(), "-c".into(), SIGNALS.into(), log.into()];
@@ -114,10 +111,17 @@ impl Round {
                 self.others.push((name, running));
             }
             2 => {
-                let living =
-                    format!("{}-{}-{}", &dead_marker()[..8], std::process::id(), start_ticks(std::process::id()));
+                let (boot, myself) = (&marker_of_an_ended_run()[..8], std::process::id());
+                let living = format!("{boot}-{myself}-{}-4194306", start_ticks(myself));
                 let running = self.start(&format!("alloc 0 {gib}GiB ready {name} hold"), Some(&living));
                 self.others.push((name, running));
+            }
+            3 => {
+                // A check that was killed, as the kernel does when memory is short: the command goes on.
+                let check = self.rig.spawn_check("", &format!("alloc 0 {gib}GiB ready {name} hold"));
+                self.rig.wait_for(&name);
+                check.signal(Signal::KILL);
+                self.others.push((name, check));
             }
             _ => {
                 let running = self.start(&format!("rename left alloc 0 {gib}GiB ready {name} hold"), None);
@@ -131,7 +135,7 @@ impl Round {
         let name = self.name("left");
         let gib = 1 + self.chance.below(4);
         let ignore = if self.chance.one_in(4) { "ignore TERM " } else { "" };
-        let marker = dead_marker();
+        let marker = marker_of_an_ended_run();
         let verbs = match self.chance.below(5) {
             0 => format!("alloc 0 {gib}GiB sleep 0.1 fork-and-exit {ignore}ready {name} hold"),
             1 => format!("{ignore}alloc 0 {gib}GiB ready {name} stop-self hold"),

@@ -4,7 +4,7 @@
 use super::{guard::Guard, report_file::ReportFile};
 use crate::{
     judge::{is_agent, place_of, proof_by_marker},
-    model::{BootId, Cause, Holder, LeftAlone, ProcId, Process, Snapshot, StatusReport},
+    model::{BootId, Cause, Holder, LeftAlone, ProcId, Process, Snapshot, StatusReport, marker_names},
     observe::{marker, proc::ProcReader},
     text,
 };
@@ -26,18 +26,18 @@ impl World<'_> {
     /// Everything about the process with this number, and whether the run of its marker lives.
     pub(super) fn examine(&self, pid: u32) -> anyhow::Result<Option<Process>> {
         let found = self.reader.examine(pid)?;
-        Ok(found.map(|process| self.with_watcher(process)))
+        Ok(found.map(|process| self.with_run(process)))
     }
 
     /// As [`Self::examine`], without files: for ancestors.
     pub(super) fn identify(&self, id: ProcId) -> Option<Process> {
         let process = self.reader.identify(id.pid).ok().flatten().filter(|p| p.id == id)?;
-        Some(self.with_watcher(process))
+        Some(self.with_run(process))
     }
 
-    fn with_watcher(&self, mut process: Process) -> Process {
+    fn with_run(&self, mut process: Process) -> Process {
         let namespace = self.snapshot.observer.pid_namespace;
-        marker::look_for_watchers(self.reader, self.boot_id(), namespace, std::slice::from_mut(&mut process));
+        marker::look_for_runs(self.reader, self.boot_id(), namespace, std::slice::from_mut(&mut process));
         process
     }
 
@@ -208,7 +208,7 @@ fn of_report(world: &World<'_>, report: &ReportFile) -> Found {
 /// Why this process, which the report names, is of its run.
 fn fits(report: &ReportFile, own: &[ProcId], process: &Process) -> Result<String, String> {
     if let Some(marker) = &process.marker {
-        return if marker.split(':').any(|run| run == report.run_id) {
+        return if marker_names(marker, &report.run_id) {
             Ok("the report names it, and its environment carries that run's marker".into())
         } else {
             Err("the report names it, but its environment carries another run's marker".into())

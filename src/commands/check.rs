@@ -11,6 +11,7 @@ use crate::{
     },
     observe::{
         driver::{self, Client, Placement, Source},
+        marker,
         proc::{ProcOptions, ProcReader},
         select::Selection,
     },
@@ -197,7 +198,7 @@ fn checked(options: &CheckOptions) -> Result<Ending, Stop> {
     let run_options = run::Options {
         argv: options.argv.clone(),
         environment: probe.as_ref().map(Probe::environment).unwrap_or_default(),
-        run_id: session.run_id(&before.boot_id),
+        run_id: marker::run_id(&before.boot_id, session.root()),
         scope: options.scope,
         settle: options.settle,
         quiet: options.quiet,

@@ -1,17 +1,15 @@
 //! The marker of `snapshot --env`: a value in the environment of what is started after the snapshot, by which `diff`
 //! knows whose a process is.
 
-use crate::model::{Process, Snapshot};
+use crate::model::{MARKER, Process, Snapshot, marker_names};
 use std::env;
-
-const NAME: &str = "GPURESID_RUN_ID";
 
 /// The line for the shell. Inside an outer run its marker stays in front.
 pub(super) fn export_line(run_id: &str) -> String {
-    let outer = env::var(NAME).ok().filter(|outer| !outer.is_empty() && outer.chars().all(is_plain));
+    let outer = env::var(MARKER).ok().filter(|outer| !outer.is_empty() && outer.chars().all(is_plain));
     match outer {
-        Some(outer) => format!("export {NAME}={outer}:{run_id}"),
-        None => format!("export {NAME}={run_id}"),
+        Some(outer) => format!("export {MARKER}={outer}:{run_id}"),
+        None => format!("export {MARKER}={run_id}"),
     }
 }
 
@@ -22,8 +20,8 @@ fn is_plain(c: char) -> bool {
 
 /// Whether what was started after `before` was marked: this shell has the marker, or somebody in `after` carries it.
 pub(super) fn is_known(run_id: &str, after: &Snapshot) -> bool {
-    let carries = |marker: &str| marker.split(':').any(|id| id == run_id);
-    env::var(NAME).is_ok_and(|marker| carries(&marker)) || after.scanned().iter().filter_map(marker_of).any(carries)
+    let carries = |marker: &str| marker_names(marker, run_id);
+    env::var(MARKER).is_ok_and(|marker| carries(&marker)) || after.scanned().iter().filter_map(marker_of).any(carries)
 }
 
 fn marker_of(process: &Process) -> Option<&str> {

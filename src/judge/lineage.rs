@@ -1,7 +1,7 @@
 //! Whose process is it: the run's own, somebody else's, or could be either.
 
 use super::run::Run;
-use crate::model::{Ancestor, Lineage, ProcId, Process, Scope, Seen};
+use crate::model::{Ancestor, Lineage, ProcId, Process, Scope, Seen, marker_names};
 
 /// What is known of a process, alive or remembered.
 #[derive(Clone, Copy)]
@@ -63,7 +63,7 @@ impl Run<'_> {
             return Attribution::new(Lineage::Own, "it descends from the command");
         }
         let marker = person.marker.or_else(|| seen.and_then(|s| s.marker.as_deref()));
-        let of_this_run = marker.map(|m| m.split(':').any(|id| id == launch.run_id));
+        let of_this_run = marker.map(|m| marker_names(m, &launch.run_id));
         if of_this_run == Some(true) {
             return Attribution::new(Lineage::Own, "its environment carries this run's marker");
         }

@@ -22,6 +22,8 @@ pub(crate) enum Sign {
     Variable(&'static str),
     /// Its parent's short name begins so.
     Parent(&'static str),
+    /// It leads a session of its own.
+    LeadsSession,
 }
 
 /// How such a program is ended.
@@ -56,7 +58,7 @@ pub(crate) struct Program {
     pub(crate) lives_below: Option<&'static str>,
 }
 
-use Sign::{Argument, Comm, Parent, Part, Program as Named, Title, Variable};
+use Sign::{Argument, Comm, LeadsSession, Parent, Part, Program as Named, Title, Variable};
 
 /// Rows are tried from the top.
 const PROGRAMS: &[Program] = &[
@@ -70,10 +72,19 @@ const PROGRAMS: &[Program] = &[
     },
     Program {
         name: "torchrun rank",
-        signs: &[&[Variable("TORCHELASTIC_RUN_ID"), Variable("LOCAL_RANK")]],
+        // torchrun starts its ranks so (torch/distributed/elastic/multiprocessing/subprocess_handler).
+        signs: &[&[Variable("TORCHELASTIC_RUN_ID"), Variable("LOCAL_RANK"), LeadsSession]],
         note: "a rank of torchrun; its agent restarts ranks that die",
         remedy: Remedy::ParentFirst,
         lives_below: Some("torchrun agent"),
+    },
+    Program {
+        // A rank of an older torchrun, or what a rank started and let go: the variables are inherited.
+        name: "torchrun rank",
+        signs: &[&[Variable("TORCHELASTIC_RUN_ID"), Variable("LOCAL_RANK")]],
+        note: "a rank of torchrun, or started by one; the agent restarts ranks that die",
+        remedy: Remedy::ParentFirst,
+        lives_below: None,
     },
     Program {
         name: "torchrun agent",
@@ -276,6 +287,7 @@ impl Sign {
             Self::Part(part) => process.argv.iter().any(|a| a.contains(part)),
             Self::Variable(name) => process.environment.contains_key(name),
             Self::Parent(name) => process.ancestors.first().is_some_and(|a| a.comm.starts_with(name)),
+            Self::LeadsSession => u32::try_from(process.sid) == Ok(process.id.pid),
         }
     }
 
@@ -290,6 +302,7 @@ impl Sign {
                 None => format!("its environment has {name}"),
             },
             Self::Parent(name) => format!("its parent is {name}"),
+            Self::LeadsSession => "it leads a session of its own".into(),
         }
     }
 }

@@ -9,6 +9,7 @@ mod doctor;
 mod gap;
 mod ids;
 mod launch;
+mod marker;
 mod place;
 mod process;
 mod reclaim;
@@ -30,6 +31,7 @@ pub use doctor::{
 pub use gap::Gap;
 pub use ids::{BootId, ProcId, Uuid};
 pub use launch::{Command, End, Launch, Leftover, Limits, Scope, SettleEnd};
+pub use marker::{MARKER, marker_names};
 pub use place::{Container, Place, SlurmJob, Unit};
 pub use process::{Ancestor, Blocked, BlockedThread, DeviceFiles, Process, ProcessState, Uninspected};
 pub use reclaim::{

@@ -140,7 +140,8 @@ pub struct Process {
     pub wait_channel: Option<String>,
     /// The value of `GPURESID_RUN_ID` in its environment. Absence proves nothing.
     pub marker: Option<String>,
-    /// Whether the gpuresid that the marker names (its last run id) still lives. `None` without a readable marker.
+    /// Whether the run that the marker names last goes on: its gpuresid lives, or its command does. `None` without a
+    /// readable marker of a checked run, and where that cannot be told.
     #[serde(default)]
     pub marker_alive: Option<bool>,
     /// The path of its cgroup (v2 line, else the first v1 line that says more than `/`).

@@ -1,9 +1,9 @@
-//! The marker that a run leaves in the environment of its processes: who made it, and whether that gpuresid still
-//! lives. A process that outlived the gpuresid of its run is proof of a left-over, which nothing else gives after the
-//! fact.
+//! The marker that a run leaves in the environment of its processes: who made it, and whether that run goes on. A
+//! process that outlived its run is proof of a left-over, which nothing else gives after the fact. That its gpuresid is
+//! gone is not enough: one that was killed leaves a command behind that may be worth days of work.
 
 use super::proc::ProcReader;
-use crate::model::{BootId, ProcId, Process};
+use crate::model::{BootId, ProcId, Process, ProcessState};
 
 /// What a snapshot's marker ends with: the gpuresid that made it ended at once, so its end proves nothing.
 const OF_A_SNAPSHOT: &str = "snapshot";
@@ -22,30 +22,56 @@ pub fn snapshot_id(boot_id: &BootId, gpuresid: ProcId) -> String {
     format!("{}-{OF_A_SNAPSHOT}", run_id(boot_id, gpuresid))
 }
 
-/// The gpuresid whose run a marker names last, if it is one that watches.
-fn watcher(marker: &str, boot_id: &BootId) -> Option<ProcId> {
+/// A checked run, as its marker names it.
+#[derive(Debug, PartialEq, Eq)]
+struct Run {
+    /// Who watches.
+    gpuresid: ProcId,
+    /// The PID of the command.
+    command: u32,
+}
+
+/// The run that a marker names last, if it is a checked one of this boot.
+fn last_run(marker: &str, boot_id: &BootId) -> Option<Run> {
     let last = marker.rsplit(':').next()?;
     let parts: Vec<&str> = last.split('-').collect();
     match parts.as_slice() {
-        [boot, pid, start] if *boot == boot_part(boot_id) => {
-            Some(ProcId { pid: pid.parse().ok()?, start_ticks: start.parse().ok()? })
-        }
+        [boot, pid, start, command] if *boot == boot_part(boot_id) => Some(Run {
+            gpuresid: ProcId { pid: pid.parse().ok()?, start_ticks: start.parse().ok()? },
+            command: command.parse().ok()?,
+        }),
         _ => None,
     }
 }
 
-/// Finds out for each marked process whether the gpuresid of its run still lives. It stays unknown where the marker's
-/// number may be of another PID namespace than ours.
-pub fn look_for_watchers(reader: &ProcReader, boot_id: &BootId, namespace: Option<u64>, processes: &mut [Process]) {
+/// Finds out for each marked process whether its run goes on. It stays unknown where the marker's numbers may be of
+/// another PID namespace than ours.
+pub fn look_for_runs(reader: &ProcReader, boot_id: &BootId, namespace: Option<u64>, processes: &mut [Process]) {
     for process in processes {
         if process.marker_alive.is_some() || namespace.is_none() || process.pid_namespace != namespace {
             continue;
         }
-        let Some(watcher) = process.marker.as_deref().and_then(|marker| watcher(marker, boot_id)) else { continue };
-        process.marker_alive = match reader.identify(watcher.pid) {
-            Ok(found) => Some(found.is_some_and(|p| p.id == watcher && p.state != crate::model::ProcessState::Zombie)),
-            Err(_) => None,
-        };
+        let Some(marker) = process.marker.as_deref() else { continue };
+        let Some(run) = last_run(marker, boot_id) else { continue };
+        process.marker_alive = goes_on(reader, &run, marker);
+    }
+}
+
+/// It does while its gpuresid watches, and also without, if that was killed, while its command runs.
+fn goes_on(reader: &ProcReader, run: &Run, marker: &str) -> Option<bool> {
+    let living = |pid| match reader.identify(pid) {
+        Ok(found) => Some(found.filter(|p| p.state != ProcessState::Zombie || p.leader_gone)),
+        Err(_) => None,
+    };
+    if living(run.gpuresid.pid)?.is_some_and(|p| p.id == run.gpuresid) {
+        return Some(true);
+    }
+    let Some(command) = living(run.command)? else { return Some(false) };
+    match &command.marker {
+        Some(its) => Some(its == marker),
+        // The number may have been given again, to somebody whom the run did not start.
+        None if command.id.start_ticks < run.gpuresid.start_ticks => Some(false),
+        None => None,
     }
 }
 
@@ -61,15 +87,18 @@ mod tests {
     fn a_marker_names_boot_pid_and_start() {
         let id = ProcId { pid: 4711, start_ticks: 99 };
         assert_eq!(run_id(&boot(), id), "0d5c1c2a-4711-99");
-        assert_eq!(watcher("0d5c1c2a-4711-99", &boot()), Some(id));
-        assert_eq!(watcher("0d5c1c2a-1-2:0d5c1c2a-4711-99", &boot()), Some(id));
+        let run = Some(Run { gpuresid: id, command: 4712 });
+        assert_eq!(last_run("0d5c1c2a-4711-99-4712", &boot()), run);
+        assert_eq!(last_run("0d5c1c2a-1-2-3:0d5c1c2a-4711-99-4712", &boot()), run);
     }
 
     #[test]
-    fn what_watches_nothing_is_nobody() {
-        let id = ProcId { pid: 4711, start_ticks: 99 };
-        for marker in ["", "x", "ffffffff-4711-99", "0d5c1c2a-4711", "0d5c1c2a-x-99", &snapshot_id(&boot(), id)] {
-            assert_eq!(watcher(marker, &boot()), None, "{marker}");
+    fn what_is_no_checked_run_of_this_boot_is_none() {
+        let snapshot = snapshot_id(&boot(), ProcId { pid: 4711, start_ticks: 99 });
+        for marker in
+            ["", "x", "ffffffff-4711-99-4712", "0d5c1c2a-4711-99", "0d5c1c2a-4711-99-", "0d5c1c2a-x-99-1", &snapshot]
+        {
+            assert_eq!(last_run(marker, &boot()), None, "{marker}");
         }
     }
 }

@@ -124,7 +124,7 @@ impl Session {
         let scan = self.first_scan.take().and_then(|scanner| scanner.join().ok());
         let mut scan = scan.unwrap_or_else(|| self.reader.scan(&listed_pids(&look)));
         self.complete(&mut scan, &look);
-        marker::look_for_watchers(&self.reader, &self.boot_id, observer.pid_namespace, &mut scan.processes);
+        marker::look_for_runs(&self.reader, &self.boot_id, observer.pid_namespace, &mut scan.processes);
         Ok(assemble(SnapshotParts {
             inventory: &self.inventory,
             selected: &self.selected,

@@ -1,22 +1,13 @@
-//! Starts the command: same terminal, same process group, nothing of ours in its environment but the marker, nothing
-//! run between fork and exec.
+//! Starts the command: same terminal, same process group, nothing of ours in its environment but the marker.
 
-use super::signal_child::Running;
+use super::{exec, signal_child::Running};
 use std::{
-    env,
     ffi::{OsStr, OsString},
     fmt, fs, io,
     io::Read,
     os::unix::{ffi::OsStrExt, fs::PermissionsExt},
     path::{Path, PathBuf},
-    process::Command,
 };
-
-/// The environment variable that marks the processes of a run.
-pub const MARKER: &str = "GPURESID_RUN_ID";
-
-/// Variables with this start are ours: none but the marker reaches the command.
-const PREFIX: &[u8] = b"GPURESID_";
 
 /// Why the command was not started.
 #[derive(Debug)]
@@ -43,21 +34,14 @@ impl std::error::Error for NotStarted {}
 ///
 /// # Errors
 /// If it could not be started; then nothing of it has run.
-pub(super) fn start(
-    argv: &[OsString],
-    run_id: &str,
-    environment: &[(OsString, OsString)],
-) -> Result<Running, NotStarted> {
+pub(super) fn start(argv: &[OsString], run_id: &str, more: &[(OsString, OsString)]) -> Result<Running, NotStarted> {
     let Some((program, arguments)) = argv.split_first() else {
         let message = "there is no command to run".into();
         return Err(NotStarted { exit_code: crate::exit::CANNOT, message, hint: None });
     };
     let spawn = |program: &OsStr, script: Option<&OsStr>| {
-        let mut command = Command::new(program);
-        command.args(script).args(arguments);
-        mark(&mut command, run_id);
-        command.envs(environment.iter().map(|(name, value)| (name, value)));
-        command.spawn()
+        let arguments: Vec<&OsStr> = script.into_iter().chain(arguments.iter().map(OsString::as_os_str)).collect();
+        exec::command(program, &arguments, run_id, more).spawn()
     };
     let error = match spawn(program, None) {
         Ok(child) => return Ok(Running::new(child)),
@@ -76,27 +60,13 @@ pub(super) fn start(
     Err(explain(program, &error))
 }
 
-/// The marker's value inside an outer run: `outer:inner`.
-fn mark(command: &mut Command, run_id: &str) {
-    for (name, _) in env::vars_os().filter(|(name, _)| name.as_bytes().starts_with(PREFIX)) {
-        command.env_remove(name);
-    }
-    let mut value = env::var_os(MARKER).filter(|outer| !outer.is_empty()).unwrap_or_default();
-    if !value.is_empty() {
-        value.push(":");
-    }
-    value.push(run_id);
-    command.env(MARKER, value);
-}
-
-/// Where the system looks for a program: the name itself if it has a slash, else the first executable file of PATH.
+/// The file that a program's name means: the name itself if it has a slash, else the first executable one.
 fn find(program: &OsStr) -> Option<PathBuf> {
+    let mut files = exec::candidates(program).into_iter().map(PathBuf::from);
     if program.as_bytes().contains(&b'/') {
-        return Some(program.into());
+        return files.next();
     }
-    // The C library's own path where the variable is missing.
-    let path = env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
-    env::split_paths(&path).map(|dir| dir.join(program)).find(|file| is_executable(file))
+    files.find(|file| is_executable(file))
 }
 
 fn is_executable(file: &Path) -> bool {

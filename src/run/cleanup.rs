@@ -15,7 +15,7 @@ use crate::{
         guard::Guard,
         signal::{self, Aim, Grounds, Refusal, Target},
     },
-    model::{CleanedDevice, Cleanup, Ended, LeftAlone, Look, ProcId, Process, ProcessState, Trace, Uuid},
+    model::{CleanedDevice, Cleanup, Ended, LeftAlone, Look, ProcId, Process, ProcessState, Trace, Uuid, marker_names},
     observe::driver::Extras,
     text,
 };
@@ -244,7 +244,7 @@ impl<'a> Work<'a> {
         process.id == command
             || below_it(&process.ancestors)
             || self.trace.seen(process.id).is_some_and(|seen| below_it(&seen.ancestors))
-            || process.marker.as_deref().is_some_and(|m| m.split(':').any(|run| run == self.run_id))
+            || process.marker.as_deref().is_some_and(|m| marker_names(m, self.run_id))
     }
 
     /// Who has ended, and who has not: only an end that was seen is one.

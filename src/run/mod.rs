@@ -12,6 +12,7 @@ mod child;
 mod cleanup;
 mod clock;
 mod event;
+mod exec;
 mod family;
 mod inbox;
 mod oom;
@@ -28,7 +29,7 @@ mod watch;
 mod worker;
 
 pub use before::Before;
-pub use child::{MARKER, NotStarted};
+pub use child::NotStarted;
 pub use event::{Event, Looker, channel};
 pub use outcome::{Options, Outcome};
 pub use session::{Session, Stop};

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     exit::Ending,
-    model::{BootId, Look, Observer, Uuid},
+    model::{Look, Observer, Uuid},
     observe::{
         driver::{Extras, Inventory},
         proc::ProcReader,
@@ -113,12 +113,6 @@ impl Session {
 
     pub(super) fn looker(&self) -> &dyn Looker {
         self.looker.as_deref().unwrap_or(&Nobody)
-    }
-
-    /// The identity of this run: the first 8 of the boot id, our PID and our start time.
-    pub fn run_id(&self, boot_id: &BootId) -> String {
-        let boot: String = boot_id.0.chars().take(8).collect();
-        format!("{boot}-{}-{}", self.myself.id.pid, self.myself.id.start_ticks)
     }
 
     /// Waits for the driver, selects the devices, and takes the before-look.

@@ -314,7 +314,8 @@ class Program:
             for rank in range(count):
                 env = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)}
                 env.update(TORCHELASTIC_RUN_ID=str(os.getpid()), MASTER_PORT="29500")
-                running.append(self.again(block, file=os.path.realpath(__file__), env=env))
+                # In a session of its own, as torchrun does.
+                running.append(self.again(block, file=os.path.realpath(__file__), env=env, session=True))
             wait_until(lambda: any(child.poll() is not None for child in running))
             if all(child.wait() == 0 for child in running if child.poll() is not None):
                 for child in running:

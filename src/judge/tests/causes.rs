@@ -341,6 +341,7 @@ fn several_candidates_of_a_ghost_are_all_named_and_its_bytes_not_divided() {
 
 fn rank(pid: u32, above: Vec<Ancestor>) -> Process {
     let mut rank = cuda(pid, above);
+    rank.sid = i32::try_from(pid).unwrap();
     for (name, value) in [("TORCHELASTIC_RUN_ID", "none"), ("LOCAL_RANK", "0"), ("MASTER_PORT", "29500")] {
         rank.environment.insert(name.into(), value.into());
     }
@@ -359,6 +360,10 @@ fn a_rank_without_its_agent_is_an_orphan_and_one_with_it_is_ended_through_it() {
     // The agent lives, with another rank: what left the run on purpose is none of ours to judge.
     let two = vec![rank(70, init()), rank(71, agent)];
     assert_eq!(cause_of(&status(&snapshot(listed(&[(70, 4000), (71, 4000)]), two)), 70), Cause::Detached);
+    // Its variables are inherited by what it starts and lets go.
+    let mut let_go = rank(70, init());
+    let_go.sid = 69;
+    assert_eq!(cause_of(&one(let_go, 4000), 70), Cause::Detached);
     // Started by hand with the same numbers: nothing says that its parent should live.
     let mut by_hand = rank(70, init());
     by_hand.environment.remove("TORCHELASTIC_RUN_ID");

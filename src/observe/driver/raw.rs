@@ -1,6 +1,6 @@
 //! NVML's memory and process calls by their raw symbols, and nothing else: the safe wrapper knows only the newest
-//! version of each, which drivers before R510 lack. This is the one file with unsafe code; it hands out safe functions.
-#![allow(unsafe_code, reason = "calls through C symbols; the rest of the tool forbids it")]
+//! version of each, which drivers before R510 lack. Its unsafe code stays here; it hands out safe functions.
+#![allow(unsafe_code, reason = "calls through C symbols")]
 
 use super::codes::Code;
 use super::records::{Record, Records, UnknownLayout};
