@@ -75,6 +75,19 @@ fn a_clean_run_in_a_container_is_clean_with_a_gap() {
 }
 
 #[test]
+fn a_number_from_outside_of_the_container_is_not_said_to_have_ended() {
+    if !namespaces() {
+        return;
+    }
+    let rig = Rig::new();
+    let _outside = rig.start("alloc 0 1GiB ready outside hold");
+    let outside = rig.wait_for("outside");
+    let binary = env!("CARGO_BIN_EXE_gpuresid");
+    let end = inside(&rig, &format!("{binary} --nvml-lib {} reclaim --pid {outside}", rig.library().display()));
+    assert!(end.expect_code(0).stdout.contains(" has ended already, or is not to be seen from here"), "{end:?}");
+}
+
+#[test]
 fn an_orphan_in_a_container_is_named_by_its_inner_number() {
     if !namespaces() {
         return;

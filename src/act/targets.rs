@@ -4,7 +4,7 @@
 use super::{guard::Guard, report_file::ReportFile};
 use crate::{
     judge::{is_agent, place_of, proof_by_marker},
-    model::{BootId, Cause, Holder, LeftAlone, ProcId, Process, Snapshot, StatusReport, marker_names},
+    model::{BootId, Cause, Holder, LeftAlone, Observer, ProcId, Process, Snapshot, StatusReport, marker_names},
     observe::{marker, proc::ProcReader},
     text,
 };
@@ -101,13 +101,14 @@ impl Targets {
     }
 
     /// That there is nobody to end, in one sentence.
-    pub fn nobody(&self, left_alone: &[LeftAlone]) -> String {
+    pub fn nobody(&self, left_alone: &[LeftAlone], observer: &Observer) -> String {
         let all_gone = left_alone.iter().all(|left| left.command.is_none());
         let why = match self {
             Self::Pids(pids) => {
                 let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
                 let has = if pids.len() == 1 { "has" } else { "have" };
-                format!("PID {} {has} ended already", pids.join(", "))
+                let elsewhere = if observer.out_of_sight() { ", or is not to be seen from here" } else { "" };
+                format!("PID {} {has} ended already{elsewhere}", pids.join(", "))
             }
             _ if !all_gone => "the processes found are left alone, for the reasons below".into(),
             Self::Report(_) if left_alone.is_empty() => "the report names no process that outlived its run".into(),
@@ -162,7 +163,12 @@ fn named(world: &World<'_>, pids: &[u32]) -> anyhow::Result<Found> {
             Some(process) if !is_zombie(&process) => {
                 found.claims.push(Claim { process, why: vec!["you named it".into()] });
             }
-            _ => found.left_alone.push(LeftAlone { pid, command: None, why: "it has ended already".into() }),
+            _ => {
+                let blind = world.snapshot.observer.blind_spot();
+                let elsewhere = blind.map_or_else(String::new, |why| format!(", or is not to be seen: {why}"));
+                let why = format!("it has ended already{elsewhere}");
+                found.left_alone.push(LeftAlone { pid, command: None, why });
+            }
         }
     }
     Ok(found)

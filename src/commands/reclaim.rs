@@ -87,7 +87,7 @@ fn act(
     let hidden = |line: &str| hide.as_ref().map_or_else(|| line.to_owned(), |hide| hide(line));
     let log = |line: &str| log(&hidden(line));
     let mut report = report_of(&before, &before_status);
-    let mut asked = Asked { nobody: targets.nobody(&[]), carry_out: carry_out(redacted) };
+    let mut asked = Asked { nobody: targets.nobody(&[], &before.observer), carry_out: carry_out(redacted) };
     let blind = plan::blindness(&before);
     if !blind.is_empty() {
         log("too little could be seen: nothing is done");
@@ -120,7 +120,7 @@ fn act(
         }
     }
     report.steps = plan.steps.into_iter().map(|s| s.shown).collect();
-    asked.nobody = hidden(&targets.nobody(&plan.left_alone));
+    asked.nobody = hidden(&targets.nobody(&plan.left_alone, &before.observer));
     report.left_alone = plan.left_alone;
     report.devices = plan.devices;
     if redacted {

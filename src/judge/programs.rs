@@ -297,9 +297,10 @@ impl Sign {
             Self::Program(name) => format!("its program is {name}"),
             Self::Title(title) => format!("its title begins with {title}"),
             Self::Argument(word) | Self::Part(word) => format!("its command line says `{word}`"),
+            // Whoever names a run may name it after a person; a number names a rank.
             Self::Variable(name) => match process.environment.get(name) {
-                Some(value) => format!("its environment says {name}={}", crate::text::clean(value)),
-                None => format!("its environment has {name}"),
+                Some(rank) if rank.parse::<u16>().is_ok() => format!("its environment says {name}={rank}"),
+                _ => format!("its environment has {name}"),
             },
             Self::Parent(name) => format!("its parent is {name}"),
             Self::LeadsSession => "it leads a session of its own".into(),

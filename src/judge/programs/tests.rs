@@ -64,6 +64,13 @@ fn each_program_by_its_evidence() {
 }
 
 #[test]
+fn the_name_of_a_run_is_not_told() {
+    let environment = [("TORCHELASTIC_RUN_ID", "josephines-run"), ("LOCAL_RANK", "3")];
+    let known = recognise(&with("python3", &["python3"], &environment, "bash")).unwrap();
+    assert_eq!(known.evidence, "its environment has TORCHELASTIC_RUN_ID and its environment says LOCAL_RANK=3");
+}
+
+#[test]
 fn others_are_none_of_them() {
     // A rank by hand: nobody restarts it, and its parent may have left it on purpose.
     let by_hand = [("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "2")];
