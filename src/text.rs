@@ -92,16 +92,21 @@ pub fn wrap(text: &str, columns: Option<usize>) -> Vec<String> {
     fill(text.split(' '), columns)
 }
 
-/// As [`wrap`], for a line that says what to paste: a command, which stands between `: ` and `;` or the end, stays whole
-/// even if it is longer than a line, because what a terminal breaks by itself can still be pasted.
+/// As [`wrap`], for a line that says what to paste: a command, which stands in back ticks or between `: ` and `;` or the
+/// end, stays whole even if it is longer than a line, because what a terminal breaks by itself can still be pasted.
 pub fn wrap_around_commands(text: &str, columns: usize) -> Vec<String> {
     let words: Vec<&str> = text.split(' ').collect();
     let mut parts = Vec::new();
     let mut at = 0;
     while let Some(word) = words.get(at) {
-        parts.push((*word).to_owned());
-        at += 1;
-        let rest = words.get(at..).filter(|_| word.ends_with(':')).unwrap_or_default();
+        // A command in back ticks goes on up to the word that closes them.
+        let opens = |word: &&str| word.matches('`').count() % 2 == 1;
+        let closed = words.get(at + 1..).filter(|_| opens(word)).and_then(|rest| rest.iter().position(opens));
+        let end = closed.map_or(at + 1, |further| at + 1 + further + 1);
+        parts.push(words.get(at..end).unwrap_or_default().join(" "));
+        at = end;
+        let announced = word.ends_with(':') && words.get(at).is_none_or(|next| !next.starts_with('`'));
+        let rest = words.get(at..).filter(|_| announced).unwrap_or_default();
         let end = rest.iter().position(|word| word.ends_with(';')).map_or(rest.len(), |last| last + 1);
         let command = rest.get(..end).unwrap_or_default().join(" ");
         if !command.is_empty() {
@@ -241,6 +246,11 @@ mod tests {
         );
         assert_eq!(wrap_around_commands(hint, 80), [hint]);
         assert_eq!(wrap_around_commands("first do: a b c d", 3), ["first", "do:", "a b c d"]);
+        assert_eq!(
+            wrap_around_commands("look with `sudo gpuresid doctor --strict`, or first with: `a b` then go on", 20),
+            ["look with", "`sudo gpuresid doctor --strict`,", "or first with: `a b`", "then go on"]
+        );
+        assert_eq!(wrap_around_commands("one ` is no command", 8), ["one ` is", "no", "command"]);
     }
 
     #[test]

@@ -76,5 +76,6 @@ fn elsewhere(binary: &Path) -> String {
     let typed = std::env::args_os().skip(1).map(|word| word.into_string().ok());
     let again: Option<Vec<String>> = std::iter::once(Some(PLACE.to_owned())).chain(typed).collect();
     let again = again.and_then(|words| to_paste(&words)).unwrap_or_else(|| PLACE.into());
-    format!("put it where only root can write, and use that one:\n{first}\n{again}")
+    // Indented lines are not broken, so that they can be pasted.
+    format!("put it where only root can write, and use that one:\n  {first}\n  {again}")
 }
