@@ -12,8 +12,11 @@ use crate::{
 /// Looks and says.
 ///
 /// # Errors
-/// If no process could be started, or `--gpu` names a device that is not there.
+/// If no process could be started, or `--gpu` or `--python` names something that is not there.
 pub(super) fn run(global: &Global, args: DoctorArgs) -> anyhow::Result<Ending> {
+    if let Some(path) = &args.python {
+        observe::python::must_be_there(path)?;
+    }
     let known = Table::built_in()?;
     let facts = observe::look(&session_options(global), args.python, driver_is_slow)?;
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();

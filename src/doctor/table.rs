@@ -12,6 +12,12 @@ pub struct Table {
     pub about: String,
     /// Which driver a CUDA needs, newest first.
     pub cuda: Vec<Cuda>,
+    /// Since when a program for a newer CUDA of the same major runs on an older driver.
+    pub minor_versions: MinorVersions,
+    /// Where PyTorch's builds for one CUDA each are found, up to the name of an index.
+    pub index_url: String,
+    /// Which of them a version of PyTorch is built for, newest first.
+    pub builds: Vec<Build>,
     /// Which CUDA is in the wheels that pip takes by itself.
     pub wheels: Vec<Wheel>,
     /// Since when there are which means to look at memory and to limit it.
@@ -34,6 +40,56 @@ pub struct Cuda {
     pub source: String,
     /// What else there is to say.
     pub note: Option<String>,
+}
+
+/// NVIDIA's minor version compatibility.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MinorVersions {
+    /// The first CUDA with it.
+    pub since: Version,
+    /// Where that is published.
+    pub source: String,
+    /// What it does not hold for, and where that is published.
+    pub note: String,
+}
+
+/// For which CUDAs a version of PyTorch is built.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Build {
+    /// The first two numbers of the version.
+    pub torch: Version,
+    /// The indexes that have it.
+    pub indexes: Vec<Index>,
+    /// Where that is published.
+    pub source: String,
+    /// What else there is to say.
+    pub note: Option<String>,
+}
+
+/// An index of builds for one CUDA, `cu130`.
+#[derive(Debug, Clone)]
+pub struct Index {
+    /// As it is called.
+    pub name: String,
+    /// Its CUDA.
+    pub cuda: Version,
+}
+
+impl<'de> Deserialize<'de> for Index {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(from)?;
+        // The last digit is the minor version.
+        let cuda = name.strip_prefix("cu").and_then(|digits| {
+            let (major, minor) = digits.split_at_checked(digits.len().checked_sub(1)?)?;
+            Version::parse(&format!("{major}.{minor}"))
+        });
+        match cuda {
+            Some(cuda) => Ok(Self { name, cuda }),
+            None => Err(serde::de::Error::custom(format!("`{name}` is no index"))),
+        }
+    }
 }
 
 /// The CUDA of a wheel.
@@ -156,14 +212,26 @@ impl Table {
         serde_json::from_str(include_str!("torch_table.json")).context("reading the built-in table of PyTorch versions")
     }
 
-    /// The row for this CUDA; `None` if it is older than all that are known.
+    /// The row for this CUDA; `None` if its major version is not known.
     pub fn driver_for(&self, cuda: &Version) -> Option<&Cuda> {
-        self.cuda.iter().filter(|row| row.cuda <= *cuda).max_by(|a, b| a.cuda.cmp(&b.cuda))
+        let rows = self.cuda.iter().filter(|row| row.cuda <= *cuda && row.cuda.major() == cuda.major());
+        rows.max_by(|a, b| a.cuda.cmp(&b.cuda))
     }
 
-    /// The newest CUDA that this driver serves.
-    pub fn newest_cuda(&self, driver: &Version) -> Option<&Cuda> {
-        self.cuda.iter().filter(|row| row.driver <= *driver).max_by(|a, b| a.cuda.cmp(&b.cuda))
+    /// The builds of this version; `None`: not known.
+    pub fn build_of(&self, torch: &Version) -> Option<&Build> {
+        let same = |build: &&Build| (build.torch.major(), build.torch.minor()) == (torch.major(), torch.minor());
+        self.builds.iter().find(same).filter(|_| torch.is_release())
+    }
+
+    /// The index of a build that fits a driver best, which reports `cuda`: the newest that needs no minor version
+    /// compatibility, else that which needs least of it. `None`: the driver serves none.
+    pub fn index_for<'a>(&self, build: &'a Build, driver: &Version, cuda: Option<&Version>) -> Option<&'a Index> {
+        let serves = |index: &&Index| self.driver_for(&index.cuda).is_some_and(|row| row.driver <= *driver);
+        let served = || build.indexes.iter().filter(serves);
+        let within = cuda.and_then(|cuda| served().filter(|i| i.cuda <= *cuda).max_by(|a, b| a.cuda.cmp(&b.cuda)));
+        let major = served().map(|index| index.cuda.major()).max();
+        within.or_else(|| served().filter(|index| Some(index.cuda.major()) == major).min_by(|a, b| a.cuda.cmp(&b.cuda)))
     }
 }
 
@@ -178,6 +246,8 @@ mod tests {
             .cuda
             .iter()
             .map(|row| &row.source)
+            .chain([&table.minor_versions.source, &table.index_url])
+            .chain(table.builds.iter().map(|row| &row.source))
             .chain(table.wheels.iter().map(|row| &row.source))
             .chain(table.apis.iter().map(|row| &row.source))
             .chain(table.options.iter().map(|row| &row.source))
@@ -213,8 +283,34 @@ mod tests {
             assert_eq!(driver(cuda).as_deref(), Some(least), "{cuda}");
         }
         assert_eq!(driver("8.0"), None);
-        assert_eq!(table.newest_cuda(&v("535.54")).map(|row| row.cuda.major()), Some(12));
-        assert!(table.newest_cuda(&v("367.48")).is_none());
+        assert_eq!(driver("14.0"), None, "what a major version needs is not known before it is there");
+    }
+
+    #[test]
+    fn a_build_is_found_for_what_a_driver_serves() {
+        let table = Table::built_in().unwrap();
+        let v = |text: &str| Version::parse(text).unwrap();
+        for (torch, driver, cuda, index) in [
+            ("2.11.0+cpu", "580.65", Some("13.0"), Some("cu130")),
+            ("2.11.0", "575.51", Some("12.9"), Some("cu128")),
+            ("2.11.0", "525.60", Some("12.0"), Some("cu126")),
+            ("2.11.0", "535.54", None, Some("cu126")),
+            ("2.12.1", "580.65", Some("13.0"), Some("cu130")),
+            ("2.12.1", "595.10", Some("13.2"), Some("cu132")),
+            ("2.5.1", "535.54", Some("12.2"), Some("cu121")),
+            ("2.5.1", "525.60", Some("12.0"), Some("cu118")),
+            ("2.5.1", "515.65", Some("11.7"), Some("cu118")),
+            ("2.0.1", "470.10", Some("11.4"), Some("cu117")),
+            ("2.11.0", "515.65", Some("11.7"), None),
+        ] {
+            let build = table.build_of(&v(torch)).unwrap();
+            let found = table.index_for(build, &v(driver), cuda.map(v).as_ref());
+            assert_eq!(found.map(|index| index.name.as_str()), index, "{torch} {driver} {cuda:?}");
+        }
+        for unknown in ["1.13.1", "2.99.0", "2.9.0a0+git1", "2.12.0.dev20260101"] {
+            assert!(table.build_of(&v(unknown)).is_none(), "{unknown}");
+        }
+        assert!(table.builds.windows(2).all(|pair| pair[0].torch > pair[1].torch), "newest first");
     }
 
     #[test]

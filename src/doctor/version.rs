@@ -25,6 +25,17 @@ impl Version {
         self.numbers.first().copied().unwrap_or(0)
     }
 
+    /// The second number.
+    pub fn minor(&self) -> u32 {
+        self.numbers.get(1).copied().unwrap_or(0)
+    }
+
+    /// Whether it is a release and not what stands before or beside one: `2.11.0+cu130` is, `2.9.0a0+git1234` is not.
+    pub fn is_release(&self) -> bool {
+        let end = self.text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(self.text.len());
+        self.text.get(end..).is_none_or(|rest| rest.is_empty() || rest.starts_with('+'))
+    }
+
     /// The release without build or pre-release: `2.11.0` of `2.11.0+cu130`.
     pub fn release(&self) -> String {
         self.numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(".")
@@ -77,6 +88,10 @@ mod tests {
         assert!(v("450.80.02") < v("450.102"));
         assert_eq!(v("2.1"), v("2.1.0a0+git1234"));
         assert_eq!(v("580.159.04").major(), 580);
+        assert_eq!((v("2.11.0+cu130").minor(), v("2").minor()), (11, 0));
+        for (text, is) in [("2.11.0", true), ("2.11.0+cu130", true), ("2.9.0a0+git1", false), ("2.12.0.dev1", false)] {
+            assert_eq!(v(text).is_release(), is, "{text}");
+        }
         assert_eq!(v("2.11.0+cu130").release(), "2.11.0");
         assert_eq!(v("2.11.0+cu130").to_string(), "2.11.0+cu130");
         for text in ["", "none", "cu130", "+1"] {

@@ -3,7 +3,10 @@
 use super::Lines;
 use crate::{
     doctor::facts::Facts,
-    model::{Addressing, ComputeMode, ConfEnvironment, DeviceFacts, DriverFacts, MemoryApi, SystemPages},
+    model::{
+        Addressing, ComputeMode, ConfCompute, ConfEnvironment, DeviceFacts, DeviceIdentity, DeviceLook, MemoryApi,
+        SystemPages,
+    },
 };
 
 /// Reserved memory above this part of a device is worth a word: ECC on cards without memory for it takes 6 %.
@@ -13,56 +16,62 @@ pub(super) fn judge(facts: &Facts, lines: &mut Lines) {
     let Ok(seen) = &facts.driver else { return };
     match &seen.facts {
         Ok(driver) => {
-            confidential(driver, lines);
-            for device in &driver.devices {
-                let instances = seen
-                    .inventory
-                    .devices
-                    .iter()
-                    .filter(|d| d.mig.as_ref().is_some_and(|mig| mig.parent == device.uuid))
-                    .count();
-                settings(device, instances, facts, lines);
+            if let Some(state) = driver.conf_compute {
+                confidential(state, lines);
             }
         }
         Err(failure) => {
             lines.hidden("devices", format!("the settings of the GPUs: {failure}"));
         }
     }
-    addressing(facts, lines);
-    reserved(facts, lines);
+    // What is said of one GPU stands together.
+    for device in seen.inventory.devices.iter().filter(|device| device.mig.is_none()) {
+        let known = seen.facts.as_ref().ok().and_then(|all| all.devices.iter().find(|d| d.uuid == device.uuid));
+        if let Some(known) = known {
+            let of_it = |d: &&DeviceIdentity| d.mig.as_ref().is_some_and(|mig| mig.parent == device.uuid);
+            protected(known, lines);
+            settings(known, seen.inventory.devices.iter().filter(of_it).count(), facts, lines);
+        }
+        addressing(device, lines);
+        if let Ok(look) = &seen.look
+            && let Some(read) = look.devices.iter().find(|d| d.uuid == device.uuid)
+        {
+            memory(device, read, lines);
+        }
+    }
+    if let Err(failure) = &seen.look {
+        lines.hidden("device.memory", format!("the memory of the GPUs: {failure}"));
+    }
 }
 
 /// Where the operating system gives a GPU's memory away, that memory is no measure of what programs hold.
-fn addressing(facts: &Facts, lines: &mut Lines) {
-    let Ok(seen) = &facts.driver else { return };
-    for device in seen.inventory.devices.iter().filter(|d| d.mig.is_none()) {
-        let (gpu, check) = (device.label(), "device.addressing");
-        match (device.system_pages(), device.addressing) {
-            (SystemPages::Node(node), _) => {
-                let text = format!(
-                    "{gpu}: its memory is NUMA node {node} of this machine, so page cache and host pages of any process count \
-                     as used too, and may stay after a process has ended; memory that no process is \
-                     listed with is no sign of a leftover there"
-                );
-                lines.ok(check, text).source = Some(MEMORY_OF_NODES.into());
-            }
-            (SystemPages::Perhaps, _) => {
-                lines.hidden(
-                    check,
-                    format!(
-                        "{gpu}: addressing mode ATS; whether its memory is a NUMA node of this machine, where the system's own \
-                         pages count as used, is not told by this driver (`numactl -H` shows nodes without CPUs)"
-                    ),
-                );
-            }
-            (SystemPages::No, Some(Addressing::Ats)) => {
-                lines.ok(check, format!("{gpu}: addressing mode ATS, and its memory is no NUMA node of this machine"));
-            }
-            (SystemPages::No, Some(Addressing::Hmm)) => {
-                lines.ok(check, format!("{gpu}: addressing mode HMM: programs may use system memory on it"));
-            }
-            (SystemPages::No, _) => {}
+fn addressing(device: &DeviceIdentity, lines: &mut Lines) {
+    let (gpu, check) = (device.label(), "device.addressing");
+    match (device.system_pages(), device.addressing) {
+        (SystemPages::Node(node), _) => {
+            let text = format!(
+                "{gpu}: its memory is NUMA node {node} of this machine, so page cache and host pages of any process count \
+                 as used too, and may stay after a process has ended; memory that no process is \
+                 listed with is no sign of a leftover there"
+            );
+            lines.ok(check, text).source = Some(MEMORY_OF_NODES.into());
         }
+        (SystemPages::Perhaps, _) => {
+            lines.hidden(
+                check,
+                format!(
+                    "{gpu}: addressing mode ATS; whether its memory is a NUMA node of this machine, where the system's own \
+                     pages count as used, is not told by this driver (`numactl -H` shows nodes without CPUs)"
+                ),
+            );
+        }
+        (SystemPages::No, Some(Addressing::Ats)) => {
+            lines.ok(check, format!("{gpu}: addressing mode ATS, and its memory is no NUMA node of this machine"));
+        }
+        (SystemPages::No, Some(Addressing::Hmm)) => {
+            lines.ok(check, format!("{gpu}: addressing mode HMM: programs may use system memory on it"));
+        }
+        (SystemPages::No, _) => {}
     }
 }
 
@@ -127,12 +136,12 @@ fn settings(device: &DeviceFacts, instances: usize, facts: &Facts, lines: &mut L
     }
 }
 
+const CONFIDENTIAL: &str = "confidential_computing";
+
 /// Only what the driver tells: whether it is on, and how it divides the memory.
-fn confidential(driver: &DriverFacts, lines: &mut Lines) {
-    let Some(state) = driver.conf_compute else { return };
-    let check = "confidential_computing";
+fn confidential(state: ConfCompute, lines: &mut Lines) {
     if !state.on {
-        lines.ok(check, "confidential computing is off");
+        lines.ok(CONFIDENTIAL, "confidential computing is off");
         return;
     }
     let environment = match state.environment {
@@ -142,24 +151,25 @@ fn confidential(driver: &DriverFacts, lines: &mut Lines) {
     };
     let tools = if state.developer_tools { ", with developers' tools allowed" } else { "" };
     lines.ok(
-        check,
+        CONFIDENTIAL,
         format!(
             "confidential computing is on{environment}{tools}: what the driver then does not answer is a gap, and never taken \
              for 0"
         ),
     );
-    for device in &driver.devices {
-        let Some(memory) = device.conf_memory else { continue };
-        let used = memory.protected_used.map(|used| format!(" ({used} of that in use)")).unwrap_or_default();
-        lines.ok(
-            check,
-            format!(
-                "GPU {}: {} of its memory are protected{used}, {} are not; `used` and `free` of the other commands are \
-                 NVML's numbers for the whole device",
-                device.index, memory.protected, memory.unprotected
-            ),
-        );
-    }
+}
+
+fn protected(device: &DeviceFacts, lines: &mut Lines) {
+    let Some(memory) = device.conf_memory else { return };
+    let used = memory.protected_used.map(|used| format!(" ({used} of that in use)")).unwrap_or_default();
+    lines.ok(
+        CONFIDENTIAL,
+        format!(
+            "GPU {}: {} of its memory are protected{used}, {} are not; `used` and `free` of the other commands are \
+             NVML's numbers for the whole device",
+            device.index, memory.protected, memory.unprotected
+        ),
+    );
 }
 
 fn compute_mode(device: &DeviceFacts, gpu: &str, facts: &Facts, lines: &mut Lines) {
@@ -233,47 +243,31 @@ fn repairs(device: &DeviceFacts, gpu: &str, lines: &mut Lines) {
     }
 }
 
-fn reserved(facts: &Facts, lines: &mut Lines) {
-    let Ok(seen) = &facts.driver else { return };
-    let look = match &seen.look {
-        Ok(look) => look,
-        Err(failure) => {
-            lines.hidden("device.memory", format!("the memory of the GPUs: {failure}"));
-            return;
+fn memory(identity: &DeviceIdentity, device: &DeviceLook, lines: &mut Lines) {
+    let (gpu, check) = (identity.label(), "device.memory");
+    match device.memory {
+        None => {
+            let why = device.gaps.first().map_or_else(|| "no reading".into(), |gap| gap.reason.clone());
+            lines.hidden(check, format!("{gpu}: memory: {why}"));
         }
-    };
-    for (identity, device) in seen
-        .inventory
-        .devices
-        .iter()
-        .filter(|d| d.mig.is_none())
-        .filter_map(|identity| Some((identity, look.devices.iter().find(|d| d.uuid == identity.uuid)?)))
-    {
-        let gpu = identity.label();
-        match device.memory {
-            None => {
-                let why = device.gaps.first().map_or_else(|| "no reading".into(), |gap| gap.reason.clone());
-                lines.hidden("device.memory", format!("{gpu}: memory: {why}"));
-            }
-            Some(memory) if memory.api == MemoryApi::V1 => {
-                lines.warn(
-                    "device.memory",
-                    format!(
-                        "{gpu}: this driver counts its own reserved memory as used; drivers from 510 on tell them apart"
-                    ),
-                    "nvidia-smi --query-gpu=driver_version --format=csv",
-                );
-            }
-            Some(memory) => {
-                let reserved = memory.reserved.unwrap_or_default();
-                #[expect(clippy::cast_precision_loss, reason = "a part of a device's memory")]
-                let much = reserved.0 as f64 > MUCH_RESERVED * memory.total.0 as f64;
-                let text = format!("{gpu}: {reserved} of {} are the driver's own (reserved)", memory.total);
-                if much {
-                    lines.warn("device.memory", text, format!("nvidia-smi -i {} -q -d MEMORY", identity.index));
-                } else {
-                    lines.ok("device.memory", text);
-                }
+        Some(memory) if memory.api == MemoryApi::V1 => {
+            lines.warn(
+                check,
+                format!(
+                    "{gpu}: this driver counts its own reserved memory as used; drivers from 510 on tell them apart"
+                ),
+                "nvidia-smi --query-gpu=driver_version --format=csv",
+            );
+        }
+        Some(memory) => {
+            let reserved = memory.reserved.unwrap_or_default();
+            #[expect(clippy::cast_precision_loss, reason = "a part of a device's memory")]
+            let much = reserved.0 as f64 > MUCH_RESERVED * memory.total.0 as f64;
+            let text = format!("{gpu}: {reserved} of {} are the driver's own (reserved)", memory.total);
+            if much {
+                lines.warn(check, text, format!("nvidia-smi -i {} -q -d MEMORY", identity.index));
+            } else {
+                lines.ok(check, text);
             }
         }
     }

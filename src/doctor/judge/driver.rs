@@ -42,6 +42,11 @@ pub(super) fn version(facts: &Facts) -> Option<String> {
     said.or_else(|| facts.kernel.module.clone())
 }
 
+/// The newest CUDA that the driver says it serves.
+pub(super) fn cuda(facts: &Facts) -> Option<String> {
+    facts.driver.as_ref().ok().and_then(|seen| seen.inventory.driver.cuda_version.clone())
+}
+
 fn does_not_answer(facts: &Facts, failure: &Failure, lines: &mut Lines) {
     let usual = match failure.kind {
         FailureKind::NoDriver => "sudo modprobe nvidia",

@@ -9,6 +9,7 @@ mod machine;
 #[cfg(test)]
 mod tests;
 mod torch;
+mod torch_cuda;
 mod visible;
 
 use super::{facts::Facts, table::Table};

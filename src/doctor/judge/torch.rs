@@ -1,7 +1,7 @@
-//! The installed PyTorch: whether it is one and whole, whether the driver serves its CUDA, what it can say about
-//! memory, and which known faults it has.
+//! The installed PyTorch: whether it is one and whole, what it can say about memory, and which known faults it has.
+//! Whether the driver serves its CUDA is in [`torch_cuda`].
 
-use super::{Lines, alloc_conf, driver, environment::ALLOC_CONF};
+use super::{Lines, alloc_conf, environment::ALLOC_CONF, torch_cuda};
 use crate::doctor::{
     facts::{Facts, Python, Torch},
     table::{Fault, Needs, Table},
@@ -40,7 +40,7 @@ pub(super) fn judge(facts: &Facts, table: &Table, lines: &mut Lines) {
     };
     lines.ok("torch", format!("PyTorch {version}, {} (read from its files)", torch.site.display()));
     whole(torch, installs, interpreter, lines);
-    cuda(facts, torch, table, interpreter, lines);
+    torch_cuda::judge(facts, torch, &version, table, interpreter, lines);
     apis(&version, table, lines);
     faults(facts, &version, table, interpreter, lines);
 }
@@ -65,76 +65,13 @@ fn whole(torch: &Torch, installs: &[Torch], interpreter: &Path, lines: &mut Line
     }
 }
 
-fn cuda(facts: &Facts, torch: &Torch, table: &Table, interpreter: &Path, lines: &mut Lines) {
-    const CHECK: &str = "torch.cuda";
-    let python = interpreter.display();
-    if let Some(hip) = &torch.hip {
-        lines.warn(
-            CHECK,
-            format!("this PyTorch is built for AMD (ROCm {hip}) and does not see an NVIDIA GPU"),
-            format!("{python} -m pip install --force-reinstall torch"),
-        );
-        return;
-    }
-    let Some(cuda) = torch.cuda.as_deref().and_then(Version::parse) else {
-        lines.warn(
-            CHECK,
-            "this PyTorch is built without CUDA and uses no GPU",
-            format!(
-                "{python} -m pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu126"
-            ),
-        );
-        return;
-    };
-    let Some(row) = table.driver_for(&cuda) else {
-        lines.hidden(CHECK, format!("which driver CUDA {cuda} needs is not known"));
-        return;
-    };
-    let Some(driver) = driver::version(facts).as_deref().and_then(Version::parse) else {
-        lines
-            .hidden(
-                CHECK,
-                format!("PyTorch's CUDA {cuda} needs driver {} or newer; there is none to compare with", row.driver),
-            )
-            .source = Some(row.source.clone());
-        return;
-    };
-    if driver >= row.driver {
-        lines
-            .ok(CHECK, format!("driver {driver} serves PyTorch's CUDA {cuda} (it needs {} or newer)", row.driver))
-            .source = Some(row.source.clone());
-        return;
-    }
-    let fix = match table.newest_cuda(&driver).map(|row| row.cuda.major()) {
-        Some(12) => format!(
-            "{python} -m pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu126"
-        ),
-        Some(11) => format!(
-            "{python} -m pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu118"
-        ),
-        _ => format!("sudo apt install nvidia-driver-{}", row.driver.major()),
-    };
-    lines
-        .fail(
-            CHECK,
-            format!(
-                "driver {driver} is too old for PyTorch's CUDA {cuda}, which needs {} or newer: upgrade the driver, or take \
-                 a PyTorch for an older CUDA",
-                row.driver
-            ),
-            fix,
-        )
-        .source = Some(row.source.clone());
-}
-
 fn apis(version: &Version, table: &Table, lines: &mut Lines) {
-    let (has, lacks): (Vec<_>, Vec<_>) = table.apis.iter().partition(|api| *version >= api.since);
-    let names =
-        |apis: &[&crate::doctor::table::Api]| apis.iter().map(|api| api.name.as_str()).collect::<Vec<_>>().join(", ");
-    lines.ok("torch.memory", format!("it has {}", names(&has)));
-    if !lacks.is_empty() {
-        let lacking: Vec<_> = lacks.iter().map(|api| format!("{} (since {})", api.name, api.since)).collect();
-        lines.ok("torch.memory", format!("it does not have {}", lacking.join(", ")));
+    let lacks = table.apis.iter().filter(|api| *version < api.since);
+    let lacks: Vec<_> = lacks.map(|api| format!("{} (since {})", api.name, api.since)).collect();
+    if lacks.is_empty() {
+        lines.ok("torch.memory", "all of PyTorch's memory calls are there");
+    } else {
+        lines.ok("torch.memory", format!("it does not have {}", lacks.join(", ")));
     }
 }
 

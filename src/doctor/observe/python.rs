@@ -1,7 +1,10 @@
 //! Which PyTorch a Python would import, from its files alone: nothing is imported and no interpreter is run, because
 //! a broken installation is what people come with, and starting theirs could run anything.
 
-use crate::doctor::facts::{Python, Torch};
+use crate::{
+    doctor::facts::{Python, Torch},
+    error::hinted,
+};
 use std::{
     collections::BTreeMap,
     fs,
@@ -12,15 +15,32 @@ use std::{
 /// What a bare command line would find, in this order.
 const NAMES: [&str; 2] = ["python3", "python"];
 
+/// Refuses a path that cannot be a Python, before anything is looked at.
+///
+/// # Errors
+/// If there is nothing at `path`, or it is a directory without an interpreter.
+pub fn must_be_there(path: &Path) -> anyhow::Result<()> {
+    let why = match fs::metadata(path) {
+        Ok(facts) if !facts.is_dir() || resolve(path.into()) != path => return Ok(()),
+        Ok(_) => "there is no bin/python in this directory".to_owned(),
+        Err(_) if path.is_symlink() => "it is a link that leads nowhere".to_owned(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => "there is no such path".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    Err(hinted(
+        format!("--python {}: {why}", path.display()),
+        "name an interpreter, or the directory of an environment that has bin/python; without --python the first on PATH \
+         is looked at",
+    ))
+}
+
 /// Reads the Python at `path` (an interpreter, or the directory of an environment), or the first on `PATH`.
 pub fn look(path: Option<PathBuf>, environment: &BTreeMap<String, String>) -> Python {
-    let asked = path.is_some();
     let Some(interpreter) = path.map(resolve).or_else(on_path) else {
         return Python::None("no python3 and no python on PATH".into());
     };
     if !interpreter.is_file() {
-        let why = if asked { "is no interpreter and no environment" } else { "is not there" };
-        return Python::None(format!("{} {why}", interpreter.display()));
+        return Python::None(format!("{} is no interpreter and no environment", interpreter.display()));
     }
     if is_script(&interpreter) {
         return Python::Unclear(interpreter, "it is a script that starts another Python".into());
@@ -268,5 +288,18 @@ mod tests {
         assert!(matches!(look(Some(shim), &BTreeMap::new()), Python::Unclear(..)));
         assert!(matches!(look(Some(root.path().join("none")), &BTreeMap::new()), Python::None(_)));
         assert!(matches!(look(Some(root.path().into()), &BTreeMap::new()), Python::None(_)));
+    }
+
+    #[test]
+    fn what_cannot_be_a_python_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let link = root.path().join("link");
+        std::os::unix::fs::symlink(root.path().join("gone"), &link).unwrap();
+        let refused = |path: &Path| must_be_there(path).unwrap_err().to_string();
+        assert_eq!(refused(Path::new("/no/such")), "--python /no/such: there is no such path");
+        assert!(refused(root.path()).ends_with(": there is no bin/python in this directory"));
+        assert!(refused(&link).ends_with(": it is a link that leads nowhere"));
+        let python = interpreter(root.path(), "python");
+        assert!(must_be_there(root.path()).is_ok() && must_be_there(&python).is_ok());
     }
 }

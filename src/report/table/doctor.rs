@@ -12,7 +12,7 @@ use std::io::{self, Write};
 /// Headings, and how the names of their checks begin.
 const PARTS: [(&str, &[&str]); 5] = [
     ("Driver", &["driver", "library"]),
-    ("GPUs", &["device"]),
+    ("GPUs", &["device", "confidential_computing"]),
     ("Machine", &["permissions", "namespace", "hidepid", "privileges", "shm", "xid", "mps"]),
     ("Environment", &["env"]),
     ("PyTorch", &["torch"]),
@@ -62,15 +62,12 @@ fn headline(page: &mut Page<'_>, report: &DoctorReport) -> io::Result<()> {
             parts.push(words::count(n, one, many));
         }
     };
-    say(Level::Fail, "fails", "fail");
+    say(Level::Fail, "failed", "failed");
     say(Level::Warn, "warning", "warnings");
-    say(Level::CouldNotLook, "could not be looked at", "could not be looked at");
+    say(Level::CouldNotLook, "not checked", "not checked");
     let ok = report.count(Level::Ok);
-    let text = if parts.is_empty() {
-        format!("All {ok} checks are fine.")
-    } else {
-        format!("{}, {ok} fine.", parts.join(", "))
-    };
+    let text =
+        if parts.is_empty() { format!("All {ok} checks are ok.") } else { format!("{}, {ok} ok.", parts.join(", ")) };
     let color = match report.verdict {
         Level::Fail => AnsiColor::Red,
         Level::Warn => AnsiColor::Yellow,
@@ -132,7 +129,7 @@ mod tests {
         doctor(&report, &Style::default(), &mut out).unwrap();
         assert_eq!(
             String::from_utf8(out).unwrap(),
-            "1 fails, 1 warning, 1 could not be looked at, 1 fine.\n\
+            "1 failed, 1 warning, 1 not checked, 1 ok.\n\
              \nDriver\
              \n  fail            no driver\
              \n                  fix: sudo modprobe nvidia\n\

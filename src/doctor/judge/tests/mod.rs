@@ -10,8 +10,9 @@ use super::*;
 use crate::{
     doctor::facts::{Access, DriverSeen, Fill, Kernel, Machine, Mps, Node, Python, Seen, Torch, Xid},
     model::{
-        Bytes, ComputeMode, DeviceFacts, DeviceIdentity, DeviceLook, DriverFacts, DriverInfo, DriverSource, Gap, Look,
-        Memory, MemoryApi, MigIdentity, NowAndNext, Observer, ProcId, RemappedRows, Uuid,
+        Bytes, ComputeMode, ConfCompute, ConfEnvironment, DeviceFacts, DeviceIdentity, DeviceLook, DriverFacts,
+        DriverInfo, DriverSource, Gap, Look, Memory, MemoryApi, MigIdentity, NowAndNext, Observer, ProcId,
+        RemappedRows, Uuid,
     },
     observe::driver::{Failure, FailureKind, Inventory},
 };
@@ -164,6 +165,31 @@ fn a_healthy_machine_is_fine_throughout() {
     assert_eq!((report.exit_code, report.verdict), (0, Level::Ok));
     assert_eq!(report.driver_version.as_deref(), Some("580.159.04"));
     assert_eq!(report.torch_version.as_deref(), Some("2.11.0+cu130"));
+}
+
+#[test]
+fn the_lines_of_one_gpu_stand_together() {
+    let lines = lines(&healthy(), &Table::built_in().unwrap());
+    let of =
+        |line: &DoctorLine| line.text.get(.."GPU 0".len()).filter(|start| start.starts_with("GPU ")).map(str::to_owned);
+    let mut gpus: Vec<_> = lines.iter().filter_map(of).collect();
+    assert!(gpus.len() > 8, "{gpus:?}");
+    gpus.dedup();
+    assert_eq!(gpus, ["GPU 0", "GPU 1"]);
+}
+
+#[test]
+fn every_check_has_its_place_in_the_table() {
+    let mut facts = healthy();
+    let on = ConfCompute { on: true, environment: ConfEnvironment::Production, developer_tools: false };
+    seen(&mut facts).facts.as_mut().unwrap().conf_compute = Some(on);
+    let report = report(&facts, &Table::built_in().unwrap(), false, String::new(), None);
+    let mut shown = Vec::new();
+    crate::report::table::doctor(&report, &crate::report::Style::default(), &mut shown).unwrap();
+    let shown = String::from_utf8(shown).unwrap();
+    for line in &report.lines {
+        assert!(shown.contains(&line.text), "{} is missing: {shown}", line.check);
+    }
 }
 
 #[test]
