@@ -144,6 +144,19 @@ mod tests {
     }
 
     #[test]
+    fn commands_of_a_hint_can_be_pasted_at_any_width() {
+        let commands =
+            "put it elsewhere, and use that one:\n  sudo install -m 755 /a/long/path/gpuresid /usr/local/bin";
+        let shown = display_in(&hinted("no", commands), Some(40));
+        assert!(shown.ends_with("\n  sudo install -m 755 /a/long/path/gpuresid /usr/local/bin\n"), "{shown}");
+        let shown = display_in(&hinted("no", "first look with `sudo gpuresid doctor --strict`; then go on"), Some(40));
+        assert!(
+            shown.ends_with("hint: first look with\n      `sudo gpuresid doctor --strict`;\n      then go on\n"),
+            "{shown}"
+        );
+    }
+
+    #[test]
     fn foreign_text_in_an_error_is_escaped() {
         assert_eq!(display(&anyhow::anyhow!("no file \x1b[31mx")), "error: no file \\x1b[31mx\n");
     }
