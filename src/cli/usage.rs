@@ -5,6 +5,7 @@ use super::Cli;
 use crate::{
     error::{hinted, noted},
     report::{ReportTarget, earlier_reports},
+    text,
 };
 use clap::{
     Arg, Command, CommandFactory,
@@ -41,7 +42,8 @@ fn explained(
         && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand)
         && !["help", "--watch"].iter().any(|known| follows(word, known, &typed))
     {
-        hints.push(format!("to run a program and check it: gpuresid check -- {word}"));
+        let line = check_of(word, &typed);
+        hints.extend(line.map(|line| format!("to run a program and check it: {line}")));
     }
     if hints.is_empty() {
         hints.extend(
@@ -69,6 +71,35 @@ fn instead(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     let of_check = typed.get(1).is_some_and(|command| command == "check");
     (of_check && word == "--json")
         .then(|| "check writes its report to a file: gpuresid check --report result.json -- COMMAND".into())
+}
+
+/// `gpuresid check` for the program whose name `word` stands where a command of ours was expected, with all that was
+/// typed around it, as a shell reads it. `None`: it was meant for a command of ours, because `--` follows.
+fn check_of(word: &str, typed: &[OsString]) -> Option<String> {
+    let words: Option<Vec<&str>> = typed.iter().map(|word| word.to_str()).collect();
+    let words = words.unwrap_or_default();
+    let Some(at) = words.iter().skip(1).position(|typed| *typed == word).map(|at| at + 1) else {
+        return Some(format!("gpuresid check -- {word}"));
+    };
+    let (ours, program) = words.split_at(at);
+    if program.contains(&"--") {
+        return None;
+    }
+    let mut line = vec!["gpuresid", "check"];
+    let mut ours = ours.iter().skip(1);
+    while let Some(option) = ours.next() {
+        match option.split('=').next().unwrap_or_default() {
+            // Options of `status`, and what parts ours from the program.
+            "--json" | "--all" | "--bar1" | "--watch" | "--" => {}
+            "--fail-on" if !option.contains('=') => drop(ours.next()),
+            "--fail-on" => {}
+            _ => line.push(option),
+        }
+    }
+    line.push("--");
+    let line: Vec<String> = line.iter().chain(program).map(ToString::to_string).collect();
+    // Where a word cannot be pasted, a line without it would be another command.
+    Some(text::shell_line(&line).unwrap_or_else(|| "gpuresid check -- COMMAND".into()))
 }
 
 /// Whether `word` was typed right behind `before`.
@@ -205,10 +236,17 @@ mod tests {
     fn the_nearest_way_out_comes_first() {
         let more = "more: gpuresid --help, gpuresid COMMAND --help\n";
         for (args, hint) in [
+            (&["chek", "--", "true"][..], "a similar subcommand exists: 'check'\n"),
             (
-                &["chek", "--", "true"][..],
-                "a similar subcommand exists: 'check'\nto run a program and check it: gpuresid check -- chek\n",
+                &["python", "t.py", "--lr", "0.1"],
+                "to run a program and check it: gpuresid check -- python t.py --lr 0.1\n",
             ),
+            (&["--", "python", "t.py"], "to run a program and check it: gpuresid check -- python t.py\n"),
+            (
+                &["-i", "0", "--json", "--fail-on", "orphan", "python", "-c", "print('a b')"],
+                "to run a program and check it: gpuresid check -i 0 -- python -c 'print('\\''a b'\\'')'\n",
+            ),
+            (&["python", "a\nb"], "to run a program and check it: gpuresid check -- COMMAND\n"),
             (&["--watch", "5"], "write --watch=5\n"),
             (&["status", "--watch", "5s"], "write --watch=5s\n"),
             (&["check", "--timout", "3", "--", "true"], "a similar argument exists: '--timeout'\n"),

@@ -1,6 +1,6 @@
 //! How single values are read: durations, percentages, causes.
 
-use crate::model::Cause;
+use crate::{model::Cause, report::words};
 use std::time::Duration;
 
 /// A duration that may be 0: `30s`, `5m`, `1h 30m`, a bare number is seconds.
@@ -74,13 +74,22 @@ const CAUSES: [(&str, Cause); 17] = [
     ("in_use", Cause::InUse),
 ];
 
-/// A cause by the name that it has in JSON.
+/// A cause by its name in JSON or the words in the table, with spaces, dashes or underscores.
 pub(super) fn cause(text: &str) -> Result<Cause, String> {
-    let name = text.trim().replace('-', "_");
-    CAUSES.iter().find(|(known, _)| *known == name).map(|(_, cause)| *cause).ok_or_else(|| {
-        let names: Vec<_> = CAUSES.iter().map(|(name, _)| *name).collect();
-        format!("the causes are {}", names.join(", "))
+    let name = in_one(text);
+    let found = CAUSES.iter().find(|(known, cause)| *known == name || in_one(words::cause(*cause)) == name);
+    found.map(|(_, cause)| *cause).ok_or_else(|| {
+        let names = CAUSES.iter().map(|(name, cause)| match words::cause(*cause) {
+            shown if in_one(shown) == *name => (*name).to_owned(),
+            shown => format!("{name} ({shown})"),
+        });
+        format!("the causes are {}", names.collect::<Vec<_>>().join(", "))
     })
+}
+
+fn in_one(name: &str) -> String {
+    let parts = name.split(|c: char| c.is_whitespace() || matches!(c, '-' | '_')).filter(|part| !part.is_empty());
+    parts.collect::<Vec<_>>().join("_").to_ascii_lowercase()
 }
 
 #[cfg(test)]
@@ -124,8 +133,14 @@ mod tests {
         for (name, value) in CAUSES {
             assert_eq!(serde_json::to_value(value).unwrap(), name);
             assert_eq!(cause(name), Ok(value));
+            assert_eq!(cause(words::cause(value)), Ok(value), "as the table shows it");
         }
-        assert_eq!(cause("half-dead"), Ok(Cause::HalfDead));
+        for written in ["half-dead", "half dead", " Half  Dead ", "half_dead"] {
+            assert_eq!(cause(written), Ok(Cause::HalfDead), "{written}");
+        }
+        for no_name in ["", " ", "halfdead", "half dead x"] {
+            assert!(cause(no_name).is_err(), "{no_name}");
+        }
         assert!(cause("zombie").unwrap_err().contains("forked_copy"));
     }
 }
