@@ -160,7 +160,12 @@ fn a_redacted_report_names_nobody_anywhere() {
             refused.expect_code(125);
             told_of("a refusal", &Value::String(refused.stderr), redacted, user);
         }
-        told_of("doctor", &rig.run(&format!("doctor --json --python {HOME}/venv {option}")).json(), redacted, &[HOME]);
+        let refused = rig.run(&format!("doctor --python {HOME}/venv {option}"));
+        told_of("a refusal of doctor", &Value::String(refused.stderr), redacted, &[HOME]);
+        let mut doctor = rig.gpuresid(["doctor", "--json"].into_iter().chain(option.split_whitespace()));
+        // An option that nobody knows is told with its name.
+        doctor.env("PYTORCH_ALLOC_CONF", format!("{HOME}/conf:1"));
+        told_of("doctor", &rig.launch(doctor).wait().json(), redacted, &[HOME]);
         let left = rig.wait_for("left");
         rustix::process::kill_process(rustix::process::Pid::from_raw(left.try_into().unwrap()).unwrap(), Signal::KILL)
             .unwrap();

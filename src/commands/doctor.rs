@@ -5,6 +5,7 @@ use super::{driver_is_slow, session_options, stdout};
 use crate::{
     cli::{DoctorArgs, Global},
     doctor::{judge, observe, table::Table},
+    error,
     exit::Ending,
     report::{Style, json, redact, table},
 };
@@ -15,7 +16,10 @@ use crate::{
 /// If no process could be started, or `--gpu` or `--python` names something that is not there.
 pub(super) fn run(global: &Global, args: DoctorArgs) -> anyhow::Result<Ending> {
     if let Some(path) = &args.python {
-        observe::python::must_be_there(path)?;
+        // Who asks for this names no path, not even one that was typed.
+        let hidden = |words: &str| words.replace(&format!(" {}:", path.display()), ":");
+        let as_it_is = |error| if global.redact { error::mapped(error, hidden) } else { error };
+        observe::python::must_be_there(path).map_err(as_it_is)?;
     }
     let known = Table::built_in()?;
     let facts = observe::look(&session_options(global), args.python, driver_is_slow)?;
