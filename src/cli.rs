@@ -32,8 +32,13 @@ Examples:
   gpuresid check --scope new -- docker run --rm --gpus all my-image
   gpuresid check -i 0 --timeout 2h --warn-only -- make gpu-tests";
 
-fn with_exit_codes(examples: &str, command: Option<&str>) -> String {
-    format!("{examples}\n\n{}", exit::table(command))
+const SNAPSHOT_EXAMPLES: &str = "\
+Examples:
+  gpuresid snapshot -o before.json
+  eval \"$(gpuresid snapshot -o before.json --env)\"";
+
+fn with_exit_codes(before: &str, command: Option<&str>) -> String {
+    format!("{before}\n\n{}", exit::help(command))
 }
 
 /// Says who still holds GPU memory after a program ended, why, and how to get it back.
@@ -149,7 +154,7 @@ pub enum Color {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Show who holds GPU memory now, and why (this is the default)
-    #[command(after_help = exit::table(Some("status")))]
+    #[command(after_help = exit::help(Some("status")))]
     Status(StatusArgs),
     /// Run a command, then say which GPU memory did not come back
     #[command(
@@ -158,22 +163,31 @@ pub enum Command {
     )]
     Check(CheckArgs),
     /// Remember how it is now, for `diff`
+    #[command(after_help = with_exit_codes(SNAPSHOT_EXAMPLES, Some("snapshot")))]
     Snapshot(SnapshotArgs),
     /// Say which GPU memory is held that was not held in a snapshot
-    #[command(after_help = exit::table(Some("diff")))]
+    #[command(after_help = exit::help(Some("diff")))]
     Diff(DiffArgs),
     /// Check driver, permissions, environment and PyTorch, and say how to mend what is wrong
-    #[command(after_help = exit::table(Some("doctor")))]
+    #[command(after_help = exit::help(Some("doctor")))]
     Doctor(DoctorArgs),
     /// Show what `check` finds, with real processes on a simulated GPU: works on any machine
+    #[command(after_help = with_exit_codes(&help::cases(), Some("demo")))]
     Demo(DemoArgs),
     /// Show which processes to end to get GPU memory back, and with --yes end them
-    #[command(after_help = with_exit_codes(acting::RECLAIM_EXAMPLES, Some("reclaim")))]
+    #[command(
+        override_usage = "gpuresid reclaim <--orphans|--report FILE|--pid PID|--job ID> [OPTIONS]",
+        after_help = with_exit_codes(acting::RECLAIM_EXAMPLES, Some("reclaim"))
+    )]
     Reclaim(ReclaimArgs),
     /// Wait until GPU memory is free
-    #[command(after_help = with_exit_codes(acting::WAIT_EXAMPLES, Some("wait")))]
+    #[command(
+        override_usage = "gpuresid wait <--below SIZE|--free SIZE|--to SNAPSHOT> [OPTIONS]",
+        after_help = with_exit_codes(acting::WAIT_EXAMPLES, Some("wait"))
+    )]
     Wait(WaitArgs),
     /// Print a ready file for another system
+    #[command(after_help = with_exit_codes(&help::recipes(), Some("gen")))]
     Gen(GenArgs),
 }
 
@@ -337,7 +351,7 @@ pub struct SnapshotArgs {
     /// Read BAR1 memory too
     #[arg(long)]
     pub bar1: bool,
-    /// Print a line for the shell that marks what is started from now on: eval "$(gpuresid snapshot -o F --env)"
+    /// Print a line for the shell that marks what is started from now on, by which `diff` knows it
     #[arg(long, requires = "output")]
     pub env: bool,
 }
@@ -369,7 +383,7 @@ pub struct DoctorArgs {
     /// The Python whose PyTorch is looked at: an interpreter or an environment's directory [default: the first on PATH]
     #[arg(long, value_name = "PATH")]
     pub python: Option<PathBuf>,
-    /// Exit with 1 on a warning too
+    /// Exit with 1 on a warning too; what could not be looked at does not count
     #[arg(long)]
     pub strict: bool,
     /// Write JSON
@@ -381,6 +395,6 @@ pub struct DoctorArgs {
 #[derive(Debug, Clone, Args)]
 pub struct DemoArgs {
     /// What to play [default: one after the other]
-    #[arg(value_name = "CASE")]
+    #[arg(value_name = "CASE", hide_possible_values = true)]
     pub case: Option<Case>,
 }

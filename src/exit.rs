@@ -1,5 +1,6 @@
 //! The exit codes: the one table that `--help` and the README print, and the one place that ends the process.
 
+use crate::text;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getpid, setrlimit};
 
 /// What the tool was asked for is so: clean, or the condition is met.
@@ -21,27 +22,121 @@ pub const NOT_FOUND: i32 = 127;
 /// A command that died of signal n: gpuresid dies of the same signal, which shells show as 128+n.
 pub const SIGNAL_BASE: i32 = 128;
 
-/// The table: the code, what it means, and the commands that can end with it; none: all of them.
-const ROWS: [(&str, &str, &[&str]); 9] = [
-    ("0", "clean, or the condition is met", &[]),
-    ("1", "doctor: something fails", &["doctor"]),
-    ("N", "the command's own code; if a signal ended it, gpuresid dies of the same signal (128+n)", &["check"]),
-    ("121", "residue: memory did not come back", &["status", "check", "diff", "reclaim"]),
-    ("122", "inconclusive: clean cannot be known, the report says why", &["check", "diff", "reclaim"]),
-    ("124", "timed out", &["check", "wait"]),
-    ("125", "gpuresid could not do it (in check: the command was not started)", &[]),
-    ("126", "the command cannot be run", &["check"]),
-    ("127", "the command was not found", &["check"]),
+/// The table: the code, and what it means in general.
+const ROWS: [(&str, &str); 9] = [
+    ("0", "clean, or the condition is met"),
+    ("1", "doctor: something fails"),
+    ("N", "the command's own code; if a signal ended it, gpuresid dies of the same signal (128+n)"),
+    ("121", "residue: memory did not come back"),
+    ("122", "inconclusive: clean cannot be known, the report says why"),
+    ("124", "timed out"),
+    ("125", "gpuresid could not do it (in check: the command was not started)"),
+    ("126", "the command cannot be run"),
+    ("127", "the command was not found"),
 ];
 const ORDER: &str = "If several apply: 124, then the failing command, then 121, 122, 0.";
 
-/// The table as text, one line a code: of one command, or of all.
-pub fn table(command: Option<&str>) -> String {
-    let can_end = |of: &[&str]| of.is_empty() || command.is_none_or(|command| of.contains(&command));
-    let rows = ROWS.iter().filter(|(_, _, of)| can_end(of)).map(|(code, meaning, _)| format!("  {code:>3}  {meaning}"));
-    let order = command.is_none_or(|command| command == "check").then(|| ORDER.to_owned());
-    std::iter::once("Exit codes:".to_owned()).chain(rows).chain(order).collect::<Vec<_>>().join("\n")
+/// A code of one command, and what it means there.
+type Row = (&'static str, Option<&'static str>);
+
+/// The codes that a command can end with, and what each means there. What is missing in a row is said in general.
+const OF_COMMANDS: [(&str, &[Row]); 9] = [
+    (
+        "status",
+        &[
+            ("0", Some("shown; with --fail-on: no process holds memory for one of the causes")),
+            ("121", Some("with --fail-on: a process holds memory for one of the causes")),
+            ("125", Some("gpuresid could not look")),
+        ],
+    ),
+    (
+        "check",
+        &[
+            ("0", Some("the command ended with 0, and its memory came back")),
+            ("N", None),
+            ("121", None),
+            ("122", None),
+            ("124", Some("--timeout ended the command")),
+            ("125", Some("gpuresid could not do it, and the command was not started")),
+            ("126", None),
+            ("127", None),
+        ],
+    ),
+    ("snapshot", &[("0", Some("the snapshot was written")), ("125", Some("gpuresid could not look, or not write it"))]),
+    (
+        "diff",
+        &[
+            ("0", Some("clean: no more is held than the limits allow")),
+            ("121", Some("residue: more is held than before, above the limits")),
+            ("122", None),
+            ("125", Some("gpuresid could not compare")),
+        ],
+    ),
+    (
+        "doctor",
+        &[
+            ("0", Some("nothing fails; what could not be looked at does not count")),
+            ("1", Some("something fails; with --strict: or there is a warning")),
+            ("125", Some("gpuresid could not begin: such as no Python at --python")),
+        ],
+    ),
+    (
+        "demo",
+        &[
+            ("0", Some("every case went as it should")),
+            ("125", Some("a case could not be played, or did not go as it should")),
+        ],
+    ),
+    (
+        "reclaim",
+        &[
+            ("0", Some("all memory came back, or it was only planned")),
+            ("121", Some("memory remains; the next step is printed")),
+            ("122", Some("what came back could not be seen well enough")),
+            ("125", Some("gpuresid could not do it, or refused to")),
+        ],
+    ),
+    (
+        "wait",
+        &[
+            ("0", Some("the condition is met")),
+            ("124", Some("--timeout came first; the holders are shown")),
+            ("125", Some("gpuresid could not look")),
+        ],
+    ),
+    ("gen", &[("0", Some("printed, or written")), ("125", Some("gpuresid could not write it, or refused to"))]),
+];
+
+/// The general table as the README has it, one line a code.
+pub fn table() -> String {
+    let rows = ROWS.iter().map(|(code, meaning)| format!("  {code:>3}  {meaning}"));
+    std::iter::once("Exit codes:".to_owned()).chain(rows).chain([ORDER.to_owned()]).collect::<Vec<_>>().join("\n")
 }
+
+/// The table for `--help`, in lines that fit a narrow terminal: of one command, or of all.
+pub fn help(command: Option<&str>) -> String {
+    let of = OF_COMMANDS.iter().find(|(name, _)| Some(*name) == command).map(|(_, of)| *of);
+    let general = |code: &str| ROWS.iter().find(|(known, _)| *known == code).map_or("", |(_, meaning)| *meaning);
+    let rows: Vec<(&str, &str)> = match of {
+        Some(of) => of.iter().map(|(code, meaning)| (*code, meaning.unwrap_or_else(|| general(code)))).collect(),
+        None => ROWS.to_vec(),
+    };
+    let mut lines = vec!["Exit codes:".to_owned()];
+    for (code, meaning) in rows {
+        for (number, part) in text::wrap(meaning, Some(HELP_COLUMNS - MEANING)).iter().enumerate() {
+            lines.push(format!("  {:>3}  {part}", if number == 0 { code } else { "" }));
+        }
+    }
+    if command.is_none_or(|command| command == "check") {
+        lines.push(ORDER.into());
+    }
+    lines.join("\n")
+}
+
+/// Columns of help that nobody's terminal breaks.
+const HELP_COLUMNS: usize = 79;
+/// Where the meaning of a code stands.
+const MEANING: usize = "  121  ".len();
 
 /// How gpuresid ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

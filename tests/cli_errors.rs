@@ -1,5 +1,6 @@
 //! What goes wrong on the command line, whole binary: each bad input says what is wrong and what to do, exits with 125,
 //! and starts nothing.
+#![allow(clippy::panic, reason = "a test says what broke by breaking")]
 
 mod support;
 
@@ -138,19 +139,14 @@ fn nonsense_on_the_command_line() {
         ),
         (
             "status --fail-on tiredness",
-            "invalid value 'tiredness' for '--fail-on <CAUSE>': the causes are stuck_in_kernel, draining, stopped, \
-             half_dead, mps_server, forked_copy, exported_handle, peer_mapping, orphan, still_running, detached, context_only, \
-             grown_neighbour, new_neighbour, out_of_sight, platform, in_use\n\nhint: more: gpuresid --help, gpuresid COMMAND --help\n",
+            "invalid value 'tiredness' for '--fail-on <CAUSE>': the causes are stuck_in_kernel, draining (on its way out), stopped, \
+             half_dead, mps_server, forked_copy, exported_handle (shared handle), peer_mapping, orphan, still_running, detached, context_only, \
+             grown_neighbour (grew meanwhile), new_neighbour (new meanwhile), out_of_sight, platform (not told), in_use\n\nhint: more: gpuresid --help, gpuresid COMMAND --help\n",
         ),
         (
             "reclaim --pid abc",
             "invalid value 'abc' for '--pid <PID>...': this is no PID\n\nhint: more: gpuresid --help, gpuresid COMMAND \
              --help\n",
-        ),
-        (
-            "train.py",
-            "unrecognized subcommand 'train.py'\n\nhint: to run a program and check it: gpuresid check -- \
-             train.py\nmore: gpuresid --help, gpuresid COMMAND --help\n",
         ),
         (
             "--json check -- true",
@@ -160,6 +156,13 @@ fn nonsense_on_the_command_line() {
     ] {
         refused(&rig.run(arguments), &format!("error: {words}"));
     }
+    let end = rig.run("python train.py --lr 0.1");
+    end.expect_code(125);
+    let (said, hint) = end.stderr.split_once("\n\nhint: ").unwrap_or_default();
+    assert_eq!(said, "error: unrecognized subcommand 'python'");
+    // The options of this test stand between.
+    assert!(hint.starts_with("to run a program and check it: gpuresid check --nvml-lib "), "{hint}");
+    assert!(hint.ends_with(&format!(" -- python train.py --lr 0.1\n{MORE}")), "{hint}");
     let end = rig.run("status --jason");
     refused(
         &end,
@@ -305,7 +308,7 @@ fn help_and_version_are_no_errors() {
         for arguments in ways {
             let end = rig.run(arguments);
             end.expect_code(0);
-            assert!(end.stdout.contains(&gpuresid::exit::table(command)), "{arguments}: {}", end.stdout);
+            assert!(end.stdout.contains(&gpuresid::exit::help(command)), "{arguments}: {}", end.stdout);
             let usage = format!("Usage: gpuresid {}", command.unwrap_or("[OPTIONS]"));
             assert!(end.stdout.contains(&usage), "{arguments}: {}", end.stdout);
             assert_eq!(end.stderr, "");
@@ -387,6 +390,57 @@ fn help_speaks_of_processes_and_not_of_persons() {
         let text = rig.run(command).expect_code(0).stdout.clone();
         for word in [" he ", " his ", " him ", "verybody", "hoever", "so much", "so long"] {
             assert!(!text.contains(word), "{command} says `{word}`: {text}");
+        }
+    }
+}
+
+/// Every command, and the codes that its help names.
+const COMMANDS: [(&str, &[&str]); 9] = [
+    ("status", &["0", "121", "125"]),
+    ("check", &["0", "N", "121", "122", "124", "125", "126", "127"]),
+    ("snapshot", &["0", "125"]),
+    ("diff", &["0", "121", "122", "125"]),
+    ("doctor", &["0", "1", "125"]),
+    ("demo", &["0", "125"]),
+    ("reclaim", &["0", "121", "122", "125"]),
+    ("wait", &["0", "124", "125"]),
+    ("gen", &["0", "125"]),
+];
+
+#[test]
+fn the_help_of_each_command_has_its_own_exit_codes() {
+    let rig = Rig::new();
+    let listed = rig.run("--help").stdout.clone();
+    for (command, codes) in COMMANDS {
+        assert!(listed.contains(&format!("\n  {command} ")), "{command} is not in {listed}");
+        let help = rig.run(&format!("{command} --help")).expect_code(0).stdout.clone();
+        let (_, table) = help.split_once("\nExit codes:\n").unwrap_or_else(|| panic!("no exit codes: {help}"));
+        let named: Vec<_> = table.lines().filter_map(|line| line.get(2..5)).map(str::trim).collect();
+        let named: Vec<_> = named.into_iter().filter(|code| codes.contains(code)).collect();
+        assert_eq!(named, codes, "{help}");
+        assert!(!table.contains("(in check:") && !table.contains("or the condition is met"), "{help}");
+    }
+}
+
+#[test]
+fn help_is_laid_out_alike_and_breaks_at_no_terminal_of_80_columns() {
+    let rig = Rig::new();
+    for (command, _) in COMMANDS {
+        let wide = rig.run(&format!("{command} --help")).stdout.clone();
+        assert!(!wide.contains("see a summary"), "{command} has a long form: {wide}");
+        let mut narrow = rig.gpuresid([command, "--help"]);
+        // Where there is no terminal, clap goes by this.
+        narrow.env("COLUMNS", "80");
+        let narrow = rig.launch(narrow).wait().stdout;
+        assert!(narrow.lines().count() > wide.lines().count() || command == "gen", "{command}: nothing was narrow");
+        for line in narrow.lines().chain(wide.lines()) {
+            assert_eq!(line.trim_end(), line, "{command}: spaces at the end");
+        }
+        assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
+        // What stands below the options has lines that are not broken anew, but for whole paragraphs.
+        let (_, examples) = narrow.split_once("\nExamples:\n").unwrap_or_default();
+        for line in examples.lines().take_while(|line| !line.is_empty()) {
+            assert!(wide.contains(&format!("\n{line}\n")), "{command} breaks `{line}`");
         }
     }
 }

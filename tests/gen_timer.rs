@@ -31,8 +31,8 @@ fn what_users_can_overwrite_is_no_service_of_root() {
     command.args(["gen", "-i", "0", "systemd-timer", "-o"]).arg(&units).env_remove("SUDO_UID");
     let end = rig.launch(command).wait();
     end.expect_code(125);
-    let install = format!("\nsudo install -m 755 '{}' /usr/local/bin/gpuresid\n", copy.display());
-    let again = format!("\n/usr/local/bin/gpuresid gen -i 0 systemd-timer -o {}\n", units.display());
+    let install = format!("\n  sudo install -m 755 '{}' /usr/local/bin/gpuresid\n", copy.display());
+    let again = format!("\n  /usr/local/bin/gpuresid gen -i 0 systemd-timer -o {}\n", units.display());
     assert!(end.stderr.contains(&install) && end.stderr.contains(&again), "{}", end.stderr);
     assert_eq!((end.stdout.as_str(), fs::read_dir(&units).unwrap().count()), ("", 0));
 }

@@ -9,20 +9,25 @@ use clap::{
 use std::{path::PathBuf, time::Duration};
 
 pub(super) const RECLAIM_EXAMPLES: &str = "\
-Without --yes nothing is ended: you see the plan, with each process, the signals it would get, and the memory that
+Without --yes nothing is ended: you see the plan, with each process, the signals it would get, and the memory that \
 should come back.
 
 Examples:
-  gpuresid reclaim --orphans                        processes whose run is proven to have ended
-  gpuresid reclaim --report result.json --yes       what the checked command left behind
-  gpuresid reclaim --pid 4711 --force --yes         this process, with SIGKILL if SIGTERM does not end it";
+  What the processes hold whose run is proven to have ended:
+    gpuresid reclaim --orphans
+  What a checked command left behind:
+    gpuresid reclaim --report result.json --yes
+  One process, with SIGKILL if SIGTERM does not end it:
+    gpuresid reclaim --pid 4711 --force --yes";
 
 pub(super) const WAIT_EXAMPLES: &str = "\
 Examples:
-  gpuresid wait --below 500MiB                      until every GPU has at most that much in use
-  gpuresid wait --free 20GiB --any                  until one GPU has that much free; prints its UUID
-  gpuresid wait --to before.json --except ancestors until as little is in use as in a snapshot,
-                                                    what our own parent processes hold aside";
+  Until every GPU has at most that much in use:
+    gpuresid wait --below 500MiB
+  Until one GPU has that much free; its UUID is printed:
+    gpuresid wait --free 20GiB --any
+  Until as little is in use as in a snapshot, leaving aside our own parents:
+    gpuresid wait --to before.json --except ancestors";
 
 /// `reclaim`.
 #[derive(Debug, Clone, Args)]
@@ -100,7 +105,7 @@ pub enum Except {
 #[derive(Debug, Clone, Args)]
 pub struct GenArgs {
     /// What to print
-    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(crate::r#gen::RECIPES.iter().map(|r| PossibleValue::new(r.name).help(r.about))))]
+    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(crate::r#gen::RECIPES.iter().map(|r| PossibleValue::new(r.name))), hide_possible_values = true)]
     pub name: String,
     /// Write the files into this directory instead of printing them
     #[arg(long, short, value_name = "DIR")]

@@ -2,7 +2,8 @@
 //! something there. Apart from the declarations, because options of all commands are declared once.
 
 use super::Cli;
-use clap::{Command, CommandFactory};
+use crate::{demo::Case, r#gen::RECIPES};
+use clap::{Command, CommandFactory, ValueEnum};
 use std::ffi::OsString;
 
 /// Commands that look at nothing on this machine, and the options of all commands that they use.
@@ -37,4 +38,24 @@ pub(super) fn before_command(mut line: Vec<OsString>, tool: &Command) -> Vec<OsS
         line.truncate(command + 1);
     }
     line
+}
+
+/// What `demo` can play. Below the options and not beside CASE, because clap then spreads all of the help.
+pub(super) fn cases() -> String {
+    let cases = Case::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+    let named = |case: clap::builder::PossibleValue| {
+        let help = case.get_help().map(ToString::to_string).unwrap_or_default();
+        (case.get_name().to_owned(), help)
+    };
+    named_list("Cases:", &cases.map(named).collect::<Vec<_>>())
+}
+
+/// What `gen` can print.
+pub(super) fn recipes() -> String {
+    named_list("Names:", &RECIPES.iter().map(|r| (r.name.to_owned(), r.about.to_owned())).collect::<Vec<_>>())
+}
+
+fn named_list(heading: &str, list: &[(String, String)]) -> String {
+    let lines = list.iter().map(|(name, about)| format!("  {name}\n      {about}"));
+    std::iter::once(heading.to_owned()).chain(lines).collect::<Vec<_>>().join("\n")
 }
