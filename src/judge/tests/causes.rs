@@ -371,6 +371,23 @@ fn a_rank_without_its_agent_is_an_orphan_and_one_with_it_is_ended_through_it() {
 }
 
 #[test]
+fn a_detached_process_is_shown_what_its_end_gives_back_unless_it_has_an_owner() {
+    let report = one(cuda(70, init()), 4000);
+    assert_eq!((cause_of(&report, 70), commands(&report)), (Cause::Detached, vec!["gpuresid reclaim --pid 70"]));
+    // Nothing to speak of, a service, and a monitor.
+    assert_eq!(commands(&one(cuda(70, init()), 8)), [""; 0]);
+    let mut service = cuda(70, init());
+    service.cgroup = Some("/system.slice/train.service".into());
+    assert_eq!(commands(&one(service, 4000)), [""; 0]);
+    // The largest first, and no more than can be read.
+    let sizes = [(70, 100), (71, 4000), (72, 300), (73, 200)];
+    let all = sizes.iter().map(|(pid, _)| cuda(*pid, init())).collect();
+    let report = status(&snapshot(listed(&sizes), all));
+    let steps = ["gpuresid reclaim --pid 71", "gpuresid reclaim --pid 72", "gpuresid reclaim --pid 73"];
+    assert_eq!(commands(&report), steps);
+}
+
+#[test]
 fn an_unknown_parent_is_never_to_be_ended_for_its_child() {
     for comm in ["tcsh", "ksh", "su", "sudo", "code", "node", "gnome-terminal-", "sshd-session", "tmux", "python3"] {
         let above = vec![ancestor(id(65, 6), comm), ancestor(id(1, 0), "init")];

@@ -103,9 +103,9 @@ fn after_cleanup(report: &Report) -> Option<String> {
     let all = back.iter().all(|(stayed, back)| stayed.saturating_sub(*back) <= JITTER);
     let sum: Bytes = back.iter().map(|(_, back)| *back).sum();
     match (all, sum == Bytes::ZERO) {
-        (true, _) => Some("; it came back with --cleanup".into()),
+        (true, _) => Some("; --cleanup got it back".into()),
         (false, true) => None,
-        (false, false) => Some(format!("; {sum} of it came back with --cleanup")),
+        (false, false) => Some(format!("; --cleanup got {sum} of it back")),
     }
 }
 
