@@ -168,6 +168,15 @@ class Names(Case):
         names = [s["references"][0]["name"] for s in self.one()["live"]["devices"][0]["largest"]]
         self.assertEqual(names, ["__main__.kept", "__main__.odd.own", "__main__.mine"])
 
+    def test_a_name_that_is_no_text(self):
+        code = CUDA + "del kept\nglobals()[b'n\\xff\\x1b'.decode(errors='surrogateescape')] = torch.zeros(1024, 1024)\n"
+        self.run_python("-c", code)
+        path, = glob.glob(os.path.join(self.probe, "*.json"))
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        self.assertNotIn("\\udc", text)
+        self.assertEqual(self.one()["live"]["devices"][0]["largest"][0]["references"][0]["name"], "__main__.n?\x1b")
+
     def test_a_notebooks_output(self):
         code = CUDA + "del kept\nget_ipython = len\nOut = {3: torch.zeros(1024, 1024)}\n"
         self.run_python("-c", code)
