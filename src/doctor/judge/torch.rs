@@ -77,6 +77,13 @@ fn cuda(facts: &Facts, torch: &Torch, table: &Table, interpreter: &Path, lines: 
         return;
     }
     let Some(cuda) = torch.cuda.as_deref().and_then(Version::parse) else {
+        if !torch.tells_cuda {
+            lines.hidden(
+                CHECK,
+                format!("for which CUDA PyTorch in {} is built: its version.py does not tell", torch.site.display()),
+            );
+            return;
+        }
         lines.warn(
             CHECK,
             "this PyTorch is built without CUDA and uses no GPU",

@@ -29,6 +29,10 @@ fn pytorchs_cuda_needs_a_driver() {
         says("torch.cuda", Level::Fail, fix, with(version, Some(cuda), driver));
     }
     says("torch.cuda", Level::CouldNotLook, "not known", with("0.4.0", Some("8.0"), "580.1"));
+    says("torch.cuda", Level::CouldNotLook, "not known", with("3.0.0", Some("14.0"), "580.1"));
+    says("torch.cuda", Level::CouldNotLook, "does not tell", |f| {
+        f.python = python(Torch { version: None, tells_cuda: false, ..torch("2.11.0+cu130", None) });
+    });
     says("torch.cuda", Level::Warn, "without CUDA", with("2.11.0+cpu", None, "580.1"));
     says("torch.cuda", Level::Warn, "ROCm 6.2", |f| {
         f.python = python(Torch { hip: Some("6.2".into()), ..torch("2.5.0+rocm6.2", None) });
