@@ -69,6 +69,20 @@ fn an_install_that_is_not_whole() {
 }
 
 #[test]
+fn a_path_with_blanks_stands_in_quotes_in_what_is_to_be_pasted() {
+    says("torch.install", Level::Fail, "'/my venv;id/python' -m pip", |f| {
+        f.python = Python::Found {
+            interpreter: "/my venv;id/python".into(),
+            searched: Vec::new(),
+            torch: vec![Torch { metadata_version: Some("2.9.1".into()), ..torch("2.11.0+cu130", Some("13.0")) }],
+        };
+    });
+    says("torch", Level::CouldNotLook, "$('/my shims/python' -c", |f| {
+        f.python = Python::Unclear("/my shims/python".into(), "a script".into());
+    });
+}
+
+#[test]
 fn what_a_version_can_tell_of_memory() {
     says("torch.memory", Level::Ok, "PYTORCH_ALLOC_CONF", |_| {});
     says("torch.memory", Level::Ok, "expandable_segments (since 2.1.0)", with("1.8.1", Some("10.2"), "580.1"));
