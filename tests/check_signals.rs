@@ -128,6 +128,22 @@ fn before_the_command_starts_a_signal_ends_us_and_nothing_is_started() {
 }
 
 #[test]
+fn ctrl_c_while_the_helper_starts_ends_us_as_a_signal_does() {
+    let rig = Rig::new();
+    let script = "import os, signal, subprocess, sys
+gpuresid = subprocess.Popen(sys.argv[1:], start_new_session=True)
+children = open(f'/proc/{gpuresid.pid}/task/{gpuresid.pid}/children')
+while gpuresid.poll() is None and not children.read(): children.seek(0)
+if gpuresid.returncode is None: os.killpg(gpuresid.pid, signal.SIGINT)
+sys.exit(gpuresid.wait() != -signal.SIGINT)";
+    for _ in 0..5 {
+        let mut line = words(&["python3", "-c", script]);
+        line.extend(check_line(&rig, "", &words(&["sleep", "60"])));
+        rig.start_of(&line).wait().expect_code(0);
+    }
+}
+
+#[test]
 fn nohup_keeps_working() {
     let rig = Rig::new();
     let script = "import os, signal, sys
