@@ -360,6 +360,23 @@ fn term_that_is_ignored_takes_force() {
 }
 
 #[test]
+fn nobody_waits_for_the_memory_of_those_who_live_on() {
+    let rig = Rig::new();
+    let _stubborn = rig.start("ignore TERM alloc 0 1GiB ready stubborn hold");
+    let _ends = rig.start("alloc 0 2GiB ready ends hold");
+    let (stubborn, ends) = (rig.wait_for("stubborn"), rig.wait_for("ends"));
+    // With a patience that no test has.
+    let end = rig.run(&format!("reclaim --pid {stubborn} --pid {ends} --grace 300ms --settle 24h --yes --json"));
+    let report = end.expect_code(121).json();
+    assert_eq!(
+        (&step(&report, stubborn)["outcome"], &step(&report, ends)["outcome"]),
+        (&"lives".into(), &"ended".into())
+    );
+    assert_eq!(report["devices"][0]["remaining_bytes"], 1542 * MIB);
+    assert_eq!(report["devices"][0]["came_back_bytes"], (2048 + 518) * MIB);
+}
+
+#[test]
 fn a_stopped_process_is_let_go_on_to_end() {
     let rig = Rig::new();
     let _running = rig.start("alloc 0 1GiB ready up stop-self hold");

@@ -26,6 +26,8 @@ pub struct Looked<'a> {
 pub struct Verified {
     /// Something that was to come back did not, or somebody who was to end lives.
     pub remains: bool,
+    /// Of that, more than those hold who live on: it may come back yet.
+    pub awaited: bool,
     /// A device could not be read.
     pub blind: bool,
     /// What to do next.
@@ -35,14 +37,17 @@ pub struct Verified {
 /// Writes into the plan's devices what came back, and says what to do about the rest.
 pub fn verify(plan: &mut Plan, before: Looked<'_>, after: Looked<'_>, reader: &ProcReader) -> Verified {
     let mut verified = Verified::default();
-    let related = related(plan, before.status);
+    let related = related(plan, before.status, |_| true);
+    let living = |step: &ReclaimStep| matches!(step.outcome, Some(StepOutcome::Lives | StepOutcome::Refused));
+    let kept_by = self::related(plan, before.status, living);
     let again = started_again(plan, reader);
     let handles = plan.steps.iter().any(|s| s.shown.cause == Some(Cause::ExportedHandle));
     for device in &mut plan.devices {
-        let listed = |looked: Looked<'_>| {
+        let listed_for = |pids: &BTreeSet<u32>, looked: Looked<'_>| {
             let entries = looked.snapshot.device(&device.uuid)?.look.entries.as_ref()?;
-            Some(entries.iter().filter(|e| related.contains(&e.pid)).filter_map(|e| e.bytes).sum::<Bytes>())
+            Some(entries.iter().filter(|e| pids.contains(&e.pid)).filter_map(|e| e.bytes).sum::<Bytes>())
         };
+        let listed = |looked| listed_for(&related, looked);
         let used = after.snapshot.device(&device.uuid).and_then(|d| d.look.used());
         device.used_after_bytes = used;
         let (Some(then), Some(now), Some(_)) = (listed(before), listed(after), used) else {
@@ -76,6 +81,8 @@ pub fn verify(plan: &mut Plan, before: Looked<'_>, after: Looked<'_>, reader: &P
         device.came_back_bytes = Some(came_back);
         device.remaining_bytes = Some(remaining);
         verified.remains |= remaining > NOTICEABLE;
+        let kept = listed_for(&kept_by, after).unwrap_or_default();
+        verified.awaited |= remaining.saturating_sub(kept) > NOTICEABLE;
     }
     let lives = |s: &ReclaimStep| matches!(s.outcome, Some(StepOutcome::Lives));
     let refused = |s: &ReclaimStep| matches!(s.outcome, Some(StepOutcome::Refused)) && s.role == Role::Holder;
@@ -84,10 +91,10 @@ pub fn verify(plan: &mut Plan, before: Looked<'_>, after: Looked<'_>, reader: &P
     verified
 }
 
-/// The numbers under which the driver lists what the plan's processes hold: their own, and those of ghosts whose memory
-/// they can keep.
-fn related(plan: &Plan, before: &StatusReport) -> BTreeSet<u32> {
-    let mut pids: BTreeSet<u32> = plan.steps.iter().map(|s| s.shown.pid).collect();
+/// The numbers under which the driver lists what these of the plan's processes hold: their own, and those of ghosts
+/// whose memory they can keep.
+fn related(plan: &Plan, before: &StatusReport, these: impl Fn(&ReclaimStep) -> bool) -> BTreeSet<u32> {
+    let mut pids: BTreeSet<u32> = plan.steps.iter().map(|s| &s.shown).filter(|s| these(s)).map(|s| s.pid).collect();
     let of_ghosts = before.ghosts.iter().filter(|g| g.candidates.iter().any(|c| pids.contains(c)));
     let of_ghosts: Vec<u32> = of_ghosts.map(|g| g.pid).collect();
     pids.extend(of_ghosts);

@@ -146,20 +146,15 @@ fn settle(
             }
             Err(error) => {
                 log(&format!("the look afterwards failed: {error:#}"));
-                Verified { remains: false, blind: true, advice: Vec::new() }
+                Verified { blind: true, ..Verified::default() }
             }
         };
-        if !verified.remains && !verified.blind || Instant::now() >= until || only_the_living_remain(plan) {
+        // Whoever lives on will not give anything back, however long we look.
+        if !verified.awaited && !verified.blind || Instant::now() >= until {
             return verified;
         }
         thread::sleep(PAUSE);
     }
-}
-
-/// Whoever lives on will not give anything back, however long we look.
-fn only_the_living_remain(plan: &Plan) -> bool {
-    use crate::model::StepOutcome::{Lives, Refused};
-    plan.steps.iter().all(|s| matches!(s.shown.outcome, Some(Lives | Refused)))
 }
 
 fn report_of(snapshot: &Snapshot, status: &StatusReport) -> ReclaimReport {

@@ -59,7 +59,9 @@ impl Run<'_> {
             let first = seen.map(|s| s.ancestors.as_slice()).filter(|chain| tree.reaches(chain));
             tree.has(person.id, first.unwrap_or(person.ancestors))
         });
-        if descends && (!launch.company || self.was_below_the_command(person)) {
+        let below_the_command =
+            || launch.command.as_ref().is_some_and(|c| self.trace.was_below(c.id, person.id, person.ancestors));
+        if descends && (!launch.company || below_the_command()) {
             return Attribution::new(Lineage::Own, "it descends from the command");
         }
         let marker = person.marker.or_else(|| seen.and_then(|s| s.marker.as_deref()));
@@ -109,14 +111,6 @@ impl Run<'_> {
             }
         }
         Attribution::new(Lineage::Unknown, "it is new and does not descend from the command: it may be either's")
-    }
-
-    /// It, or one that it stands below, was seen below the command while the chain to it was whole.
-    fn was_below_the_command(&self, person: Person<'_>) -> bool {
-        let Some(command) = self.launch.command.as_ref().map(|c| c.id) else { return false };
-        let through = |chain: &[Ancestor]| chain.iter().any(|a| a.id == command);
-        let was = |id| self.trace.seen(id).is_some_and(|seen| through(&seen.ancestors));
-        through(person.ancestors) || was(person.id) || person.ancestors.iter().any(|a| was(a.id))
     }
 
     /// A process in the chain, below PID 1, that is older than the command and not of its tree.

@@ -145,6 +145,13 @@ impl Trace {
     pub fn seen(&self, id: ProcId) -> Option<&Seen> {
         self.seen.iter().find(|s| s.id == id)
     }
+
+    /// The process, or one of its present ancestors, was seen below the command while the chain to it was whole.
+    pub fn was_below(&self, command: ProcId, id: ProcId, ancestors: &[Ancestor]) -> bool {
+        let through = |chain: &[Ancestor]| chain.iter().any(|a| a.id == command);
+        let was = |id| self.seen(id).is_some_and(|seen| through(&seen.ancestors));
+        through(ancestors) || was(id) || ancestors.iter().any(|a| was(a.id))
+    }
 }
 
 /// All that a verdict is made of.

@@ -15,7 +15,10 @@ use crate::{
         guard::Guard,
         signal::{self, Aim, Grounds, Refusal, Target},
     },
-    model::{CleanedDevice, Cleanup, Ended, LeftAlone, Look, ProcId, Process, ProcessState, Trace, Uuid, marker_names},
+    model::{
+        Ancestor, CleanedDevice, Cleanup, Ended, LeftAlone, Look, ProcId, Process, ProcessState, Trace, Uuid,
+        marker_names,
+    },
     observe::driver::Extras,
     text,
 };
@@ -238,12 +241,11 @@ impl<'a> Work<'a> {
             return true;
         }
         let Some(command) = self.command else { return false };
-        let below_it = |ancestors: &[crate::model::Ancestor]| {
-            ancestors.iter().any(|a| a.id == command || self.ones.contains_key(&a.id))
-        };
+        let below_found = |chain: &[Ancestor]| chain.iter().any(|a| self.ones.contains_key(&a.id));
         process.id == command
-            || below_it(&process.ancestors)
-            || self.trace.seen(process.id).is_some_and(|seen| below_it(&seen.ancestors))
+            || self.trace.was_below(command, process.id, &process.ancestors)
+            || below_found(&process.ancestors)
+            || self.trace.seen(process.id).is_some_and(|seen| below_found(&seen.ancestors))
             || process.marker.as_deref().is_some_and(|m| marker_names(m, self.run_id))
     }
 

@@ -4,6 +4,7 @@ an independent poller, `check --cleanup` against NVML's list. Each has the card 
 
 import json
 import os
+import signal
 import statistics
 import subprocess
 import time
@@ -108,6 +109,45 @@ def orphans(t):
     training, left = t.wait_role("training"), t.role("holder")
     done = reclaim(t, "--orphans", "--yes")
     t.want(not roles.alive(left), "the orphan lives")
+    t.want(roles.alive(training), "the training was ended")
+    t.want(training["pid"] in [x["pid"] for x in done["left_alone"]], f"left alone are {done['left_alone']}")
+    roles.send(training)
+    t.want(t.gone([training], 20), "the training could not be ended")
+
+
+@case("R17", "reclaim --orphans: a killed check, its command, then what that left", group="reclaim")
+def killed(t):
+    run = launcher(t.facts, "--linger", 600, run=holder(t.facts, "--mib", 600))
+    check = t.start([t.binary, "check", "--quiet", "--", *run])
+    left, command = t.wait_role("holder"), t.role("launcher")
+    os.kill(check.pid, signal.SIGKILL)
+    check.wait(20)
+    done = reclaim(t, "--orphans", "--yes")
+    t.want(done["steps"] == [] and roles.alive(left) and roles.alive(command), f"its run went on: {done['steps']}")
+    roles.send(command)
+    t.want(t.gone([command], 20), "the command could not be ended")
+    done = reclaim(t, "--orphans", "--yes")
+    t.want([s["pid"] for s in done["steps"]] == [left["pid"]], f"ended were {done['steps']}")
+    t.want(not roles.alive(left), "the orphan lives")
+
+
+@case("R18", "reclaim --orphans: ranks without their agent, not what a rank let go", group="reclaim")
+def ranks(t):
+    agent = t.start(torchrun(t))
+    t.wait_role("holder", count=2)
+    environment = dict(t.env, TORCHELASTIC_RUN_ID="none", LOCAL_RANK="0", RANK="0", MASTER_PORT="1")
+    subprocess.run(
+        ["sh", "-c", 'nohup "$@" >/dev/null 2>&1 &', "sh", *holder(t.facts, "--role", "training", "--mib", 500)],
+        env=environment, check=True, timeout=30,
+    )
+    training = t.wait_role("training")
+    t.want(reclaim(t, "--orphans", "--yes")["steps"] == [], "somebody was ended while the agent lived")
+    os.kill(agent.pid, signal.SIGKILL)
+    agent.wait(20)
+    ranks = [f for f in roles.told(t.facts) if f["role"] == "holder"]
+    # Each is adopted by the first process now; the threads of the agent may end a moment later.
+    done = reclaim(t, "--orphans", "--yes")
+    t.want(not any(roles.alive(f) for f in ranks), f"ranks live: {done}")
     t.want(roles.alive(training), "the training was ended")
     t.want(training["pid"] in [x["pid"] for x in done["left_alone"]], f"left alone are {done['left_alone']}")
     roles.send(training)
