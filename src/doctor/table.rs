@@ -156,9 +156,12 @@ impl Table {
         serde_json::from_str(include_str!("torch_table.json")).context("reading the built-in table of PyTorch versions")
     }
 
-    /// The row for this CUDA; `None` if it is older than all that are known.
+    /// The row for this CUDA; `None` if no CUDA of that major version is known, or only newer ones.
     pub fn driver_for(&self, cuda: &Version) -> Option<&Cuda> {
-        self.cuda.iter().filter(|row| row.cuda <= *cuda).max_by(|a, b| a.cuda.cmp(&b.cuda))
+        self.cuda
+            .iter()
+            .filter(|row| row.cuda <= *cuda && row.cuda.major() == cuda.major())
+            .max_by(|a, b| a.cuda.cmp(&b.cuda))
     }
 
     /// The newest CUDA that this driver serves.
@@ -212,7 +215,7 @@ mod tests {
         ] {
             assert_eq!(driver(cuda).as_deref(), Some(least), "{cuda}");
         }
-        assert_eq!(driver("8.0"), None);
+        assert_eq!((driver("8.0"), driver("14.0")), (None, None));
         assert_eq!(table.newest_cuda(&v("535.54")).map(|row| row.cuda.major()), Some(12));
         assert!(table.newest_cuda(&v("367.48")).is_none());
     }

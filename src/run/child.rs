@@ -41,7 +41,7 @@ pub(super) fn start(argv: &[OsString], run_id: &str, more: &[(OsString, OsString
     };
     let spawn = |program: &OsStr, script: Option<&OsStr>| {
         let arguments: Vec<&OsStr> = script.into_iter().chain(arguments.iter().map(OsString::as_os_str)).collect();
-        exec::command(program, &arguments, run_id, more).spawn()
+        exec::spawn(program, &arguments, run_id, more)
     };
     let error = match spawn(program, None) {
         Ok(child) => return Ok(Running::new(child)),
