@@ -41,7 +41,8 @@ unsafe extern "C" {
 }
 
 /// `sigset_t` of Linux' C libraries: 1024 bits, the first signal's first.
-type SignalSet = [c_ulong; 1024 / c_ulong::BITS as usize];
+type SignalSet = [c_ulong; WORDS];
+const WORDS: usize = 1024 / c_ulong::BITS as usize;
 
 const SIG_BLOCK: c_int = 0;
 const SIG_SETMASK: c_int = 2;
@@ -55,8 +56,7 @@ struct Held {
 
 impl Held {
     fn back() -> Self {
-        let mut set: SignalSet = [0; _];
-        let mut before: SignalSet = [0; _];
+        let (mut set, mut before): (SignalSet, SignalSet) = ([0; WORDS], [0; WORDS]);
         if let Some(word) = set.first_mut() {
             *word = HANDLED.into_iter().map(|number| 1 << (number - 1)).sum();
         }
