@@ -78,7 +78,7 @@ class Walk:
         self.live, self.deadline, self.ours = live, deadline, ours
         self.queue, self.later = deque(), deque()
         self.seen = {id(live), id(live.storages), id(live.of_tensor), id(live.kept), id(self.__dict__)}
-        self.kept = []
+        self.kept, self.getters = [], {}
         self.stopped = self.traced = False
         self.user_modules = set()
 
@@ -173,11 +173,8 @@ class Walk:
         """Attributes of an object and names in it; whether it has any."""
         if issubclass(kind, _local):
             return self.thread_local(value, step)
-        try:
-            names = object.__getattribute__(value, "__dict__")
-        except Exception:
-            names = None
-        known = False
+        getter, known = self.getter(kind), False
+        names = getter.__get__(value) if getter else None
         if type(names) is dict:
             known = True
             self.seen.add(id(names))
@@ -202,6 +199,14 @@ class Walk:
                     except AttributeError:
                         pass
         return known
+
+    def getter(self, kind):
+        """What gives the attributes of objects of this type, without running what a class may have put in its place."""
+        if id(kind) not in self.getters:
+            own = [DICT(base)["__dict__"] for base in MRO(kind) if "__dict__" in DICT(base)]
+            getters = [g for g in own if type(g) is types.GetSetDescriptorType]
+            self.getters[id(kind)] = kind, getters[0] if getters else None
+        return self.getters[id(kind)][1]
 
     def thread_local(self, value, step):
         """The names that each thread has there; Python itself shows only those of the thread that asks."""

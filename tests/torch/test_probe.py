@@ -159,6 +159,8 @@ class Names(Case):
             "    __mro__ = __name__ = property(told)\n"
             "class Odd(metaclass=Meta):\n    __getattr__ = __getattribute__ = __len__ = __iter__ = __eq__ = __repr__ = told\n"
             "    __class__ = property(told)\n"
+            "class Proxy: __dict__ = property(told)\n"
+            "proxy = Proxy()\n"
             "class Mine(torch.Tensor):\n    __getattr__ = told\n"
             "    def __getattribute__(self, name):\n"
             "        if name in ('is_cuda', 'grad', 'dtype', 'requires_grad', 'get_device'): told()\n"
