@@ -110,6 +110,12 @@ fn odd_entries_of_path_are_passed_over() {
         command.env("PATH", format!("{}:{}", odd.display(), std::env::var("PATH").unwrap()));
         rig.launch(command).wait().expect_code(0);
     }
+    // A directory of that name is no command.
+    fs::create_dir(rig.path("tools")).unwrap();
+    let mut command = rig.check_of("", &words(&["tools"]));
+    command.env("PATH", format!("{}:{}", rig.path("").display(), std::env::var("PATH").unwrap()));
+    let end = rig.launch(command).wait();
+    assert!(end.expect_code(127).stderr.contains("there is no such command in PATH"), "{}", end.stderr);
 }
 
 #[test]
