@@ -272,7 +272,7 @@ pub(crate) fn recognise(process: &Process) -> Option<Known> {
     PROGRAMS.iter().find_map(|program| {
         let line = program.signs.iter().find(|line| line.iter().all(|sign| sign.shows(process)))?;
         let evidence: Vec<_> = line.iter().map(|sign| sign.words(process)).collect();
-        Some(Known { program, evidence: evidence.join(" and ") })
+        Some(Known { program, evidence: evidence.join(", ") })
     })
 }
 
