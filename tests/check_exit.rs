@@ -76,6 +76,7 @@ fn a_command_that_cannot_be_started_is_126_or_127_and_there_is_a_report() {
     let foreign = rig.path("foreign");
     program(&foreign, b"\x7fELF\0\0\0\0for another machine");
     let directory = rig.path("");
+    let below_a_file = not_executable.join("x");
     let options = format!("--report {}", rig.path("r.json").display());
     for (name, code, text) in [
         ("no-such-command-here", 127, "no such command in PATH"),
@@ -85,17 +86,36 @@ fn a_command_that_cannot_be_started_is_126_or_127_and_there_is_a_report() {
         (directory.to_str().unwrap(), 126, "directory"),
         (bad_interpreter.to_str().unwrap(), 126, "interpreter"),
         (foreign.to_str().unwrap(), 126, "another machine"),
+        (below_a_file.to_str().unwrap(), 126, "Not a directory"),
     ] {
         let end = check(&rig, &options, &[name]);
         end.expect_code(code);
         assert!(end.stderr.starts_with(&format!("error: cannot run `{name}`: ")), "{name}: {}", end.stderr);
         assert!(end.stderr.contains(text), "{name}: {}", end.stderr);
-        if text != "directory" {
+        if !text.ends_with("directory") {
             assert!(end.stderr.contains("\n\nhint: "), "{name}: {}", end.stderr);
         }
         assert_eq!(rig.report("r.json")["exit_code"], code, "{name}");
         fs::remove_file(rig.path("r.json")).unwrap();
     }
+}
+
+#[test]
+fn odd_entries_of_path_are_passed_over() {
+    let rig = Rig::new();
+    std::os::unix::fs::symlink("loop", rig.path("loop")).unwrap();
+    fs::write(rig.path("file"), "").unwrap();
+    for odd in [rig.path("loop"), rig.path("file"), rig.path("x".repeat(300)), rig.path("none")] {
+        let mut command = rig.check_of("", &words(&["true"]));
+        command.env("PATH", format!("{}:{}", odd.display(), std::env::var("PATH").unwrap()));
+        rig.launch(command).wait().expect_code(0);
+    }
+    // A directory of that name is no command.
+    fs::create_dir(rig.path("tools")).unwrap();
+    let mut command = rig.check_of("", &words(&["tools"]));
+    command.env("PATH", format!("{}:{}", rig.path("").display(), std::env::var("PATH").unwrap()));
+    let end = rig.launch(command).wait();
+    assert!(end.expect_code(127).stderr.contains("there is no such command in PATH"), "{}", end.stderr);
 }
 
 #[test]

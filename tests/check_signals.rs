@@ -128,6 +128,22 @@ fn before_the_command_starts_a_signal_ends_us_and_nothing_is_started() {
 }
 
 #[test]
+fn ctrl_c_while_the_helper_starts_ends_us_as_a_signal_does() {
+    let rig = Rig::new();
+    let script = "import os, signal, subprocess, sys
+gpuresid = subprocess.Popen(sys.argv[1:], start_new_session=True)
+children = open(f'/proc/{gpuresid.pid}/task/{gpuresid.pid}/children')
+while gpuresid.poll() is None and not children.read(): children.seek(0)
+if gpuresid.returncode is None: os.killpg(gpuresid.pid, signal.SIGINT)
+sys.exit(gpuresid.wait() != -signal.SIGINT)";
+    for _ in 0..5 {
+        let mut line = words(&["python3", "-c", script]);
+        line.extend(check_line(&rig, "", &words(&["sleep", "60"])));
+        rig.start_of(&line).wait().expect_code(0);
+    }
+}
+
+#[test]
 fn nohup_keeps_working() {
     let rig = Rig::new();
     let script = "import os, signal, sys
@@ -235,6 +251,36 @@ fn ctrl_c_reaches_the_command_once_and_we_die_of_it_after_the_report() {
     let end = at_a_terminal(&rig, &["file", up.to_str().unwrap(), "key", "c"], &line);
     assert!(end.stdout.ends_with("exit 0\n"), "{end:?}");
     assert_eq!(got(&rig), "SIGINT");
+}
+
+#[test]
+fn ctrl_c_between_fork_and_exec_reaches_the_command() {
+    // A long PATH makes that time long: the file `forked` is there when our child has been one for some milliseconds.
+    let watcher = "import os, signal, sys, time
+gpuresid = os.fork()
+if gpuresid == 0:
+    os.environ['PATH'] = '/x:' * 40000 + os.environ['PATH']
+    os.execv(sys.argv[2], sys.argv[2:])
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+line = lambda pid: open(f'/proc/{pid}/cmdline', 'rb').read()
+since = {}
+while 'forked' not in since and os.waitid(os.P_PID, gpuresid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+    for child in open(f'/proc/{gpuresid}/task/{gpuresid}/children').read().split():
+        try:
+            if line(child) != line(gpuresid): continue
+        except OSError: continue
+        if time.monotonic() - since.setdefault(child, time.monotonic()) > 0.003:
+            since['forked'] = open(sys.argv[1], 'w')
+status = os.waitpid(gpuresid, 0)[1]
+print('ended by', os.WTERMSIG(status) if os.WIFSIGNALED(status) else 'nothing')
+";
+    let rig = Rig::new();
+    let forked = rig.path("forked");
+    let forked = forked.to_str().unwrap();
+    let mut line = words(&["python3", "-c", watcher, forked]);
+    line.extend(check_line(&rig, "", &words(&["sleep", "60"])));
+    let end = at_a_terminal(&rig, &["file", forked, "key", "c"], &line);
+    assert!(end.stdout.contains("ended by 2\n"), "{end:?}");
 }
 
 #[test]

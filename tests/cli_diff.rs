@@ -97,9 +97,27 @@ fn the_marker_of_a_snapshot_tells_own_from_others() {
         holders.iter().find(|h| h["pid"] == pid).map(|h| h["lineage"].clone())
     };
     assert_eq!(lineage(own), Some(json!("own")));
+    let steps: Vec<&str> = report["advice"].as_array().unwrap().iter().filter_map(|a| a["command"].as_str()).collect();
+    assert_eq!(steps, [format!("kill {own}")]);
     // Asked for, everything new counts.
     let all = rig.run(&format!("diff {before} --json --scope new")).json();
     assert_eq!(all["devices"][0]["charged_residue_bytes"], (1024_u64 + 518 + 4096 + 518) << 20);
+}
+
+#[test]
+fn a_marked_process_without_a_parent_is_shown_what_its_end_gives_back() {
+    let rig = Rig::new();
+    let before = rig.path("before.json").display().to_string();
+    let line = rig.run(&format!("snapshot -o {before} --env")).expect_code(0).stdout.clone();
+    let marker = line.trim_end().strip_prefix("export GPURESID_RUN_ID=").unwrap().to_owned();
+    let mut left = std::process::Command::new("python3");
+    left.args(&rig.program("daemonize-twice { alloc 0 1GiB ready left hold }")[1..]).env("GPURESID_RUN_ID", marker);
+    left.env("FAKE_NVML_LEDGER", rig.ledger.directory()).env("FAKE_DEV", rig.dev());
+    rig.launch(left).wait().expect_code(0);
+    let left = rig.wait_for("left");
+    let report = rig.run(&format!("diff {before} --json")).expect_code(121).json();
+    assert_eq!(report["holders"][0]["cause"], "detached", "{report:#}");
+    assert_eq!(report["advice"][0]["command"], format!("gpuresid reclaim --pid {left}"), "{report:#}");
 }
 
 #[test]

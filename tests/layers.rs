@@ -63,8 +63,19 @@ const RULES: &[(&str, &[&str], Where)] = &[
     ),
     ("NVML is behind the driver seam", &["nvml_wrapper"], Only(&["src/observe/driver/"])),
     (
-        "the raw calls are in one file, and the fake library is the other side of the same ABI",
-        &["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern", "unsafe(", "libloading"],
+        "the raw calls are in one file, and the fake library is the other side of the same ABI; beside them there is what the \
+         child does between fork and exec",
+        &["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern", "unsafe("],
+        Only(&[
+            "src/observe/driver/raw.rs",
+            "src/run/exec.rs",
+            "tests/fake_nvml/src/abi.rs",
+            "tests/fake_nvml/src/system.rs",
+        ]),
+    ),
+    (
+        "libraries are opened in one file",
+        &["libloading"],
         Only(&["src/observe/driver/raw.rs", "tests/fake_nvml/src/abi.rs", "tests/fake_nvml/src/system.rs"]),
     ),
     (
@@ -98,7 +109,7 @@ const RULES: &[(&str, &[&str], Where)] = &[
         Only(&["src/run/signal_child.rs", "src/observe/driver/", "src/act/"]),
     ),
     ("the process ends in one place", &["process::exit"], Only(&["src/exit.rs", "src/main.rs"])),
-    ("nothing runs between fork and exec", &["pre_exec"], Never(&["src/"])),
+    ("what runs between fork and exec is in one file", &["pre_exec"], Only(&["src/run/exec.rs"])),
     (
         "the simulated GPU is no option of real commands",
         &["Source::Simulated"],

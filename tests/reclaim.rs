@@ -254,6 +254,32 @@ fn a_run_whose_check_was_killed_goes_on_until_its_command_has_ended() {
 }
 
 #[test]
+fn a_command_that_goes_on_under_another_marker_has_not_ended() {
+    for other in ["$GPURESID_RUN_ID:0d5c1c2a-1-2-snapshot", "0d5c1c2a-1-2-snapshot"] {
+        let rig = Rig::new();
+        let cuda: Vec<_> = rig.program("").into_iter().map(|word| word.into_string().unwrap()).collect();
+        // As after `eval "$(gpuresid snapshot --env)"`, then `exec`.
+        let script = format!(
+            "{} spawn-session '{{' alloc 0 1GiB ready worker hold '}}' wait-file worker; export GPURESID_RUN_ID={other}; \
+             exec {} ready command wait-file over",
+            cuda.join(" "),
+            cuda.join(" ")
+        );
+        let check = rig.launch(rig.check_of("", &["sh".into(), "-c".into(), script.into()]));
+        let (worker, command) = (rig.wait_for("worker"), rig.wait_for("command"));
+        check.signal(Signal::KILL);
+        check.wait();
+        let end = rig.run("reclaim --orphans --yes --json");
+        assert_eq!(end.expect_code(0).json()["steps"], serde_json::json!([]), "{}", end.stdout);
+        assert!(alive(worker) && alive(command), "{other}");
+        rig.mark("over");
+        wait_until("the command's end", || !alive(command));
+        let end = rig.run("reclaim --orphans --yes --json");
+        assert_eq!(step(&all_back(&rig, &end), worker)["outcome"], "ended");
+    }
+}
+
+#[test]
 fn a_job_is_known_by_its_control_group() {
     if !is_root() {
         return;

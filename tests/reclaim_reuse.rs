@@ -82,3 +82,28 @@ fn a_number_reused_since_the_report_is_refused() {
     let why = report["left_alone"][0]["why"].as_str().unwrap();
     assert!(why.contains("its number belongs to another process by now"), "{report:#}");
 }
+
+#[test]
+fn whoever_got_the_number_of_a_command_that_has_ended_does_not_shield_its_leftovers() {
+    let rig = Rig::new();
+    let script = "
+        next 900; $GPURESID check -- $CUDA spawn-session '{' alloc 0 1GiB ready left hold '}' ready command wait-file never &
+        check=$!
+        wait_for left; wait_for command; command=$(cat $RIG/command)
+        kill -9 $check; kill -9 $command
+        while kill -0 $command 2>/dev/null; do sleep 0.01; done
+        next $command; sleep 300 & innocent=$!
+        [ $innocent = $command ] || exit 41
+        $GPURESID reclaim --orphans --yes --json > $RIG/reclaimed.json || exit 42
+        kill $innocent || exit 43
+        exit 0";
+    let Some(end) = inside(&rig, &format!("trap 'true' CHLD\n{script}")) else { return };
+    if end.code == Some(41) {
+        support::skipped("the number was taken meanwhile");
+        return;
+    }
+    end.expect_code(0);
+    let report = rig.report("reclaimed.json");
+    assert_eq!(report["steps"].as_array().unwrap().len(), 1, "{report:#}");
+    assert_eq!(report["steps"][0]["outcome"], "ended", "{report:#}");
+}

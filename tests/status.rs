@@ -5,7 +5,7 @@ mod support;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{Allocation, Rig, wait_until};
+use support::{Allocation, Rig, marker_of_an_ended_run, wait_until};
 
 /// The holder with this PID.
 #[track_caller]
@@ -100,8 +100,6 @@ fn what_outlived_a_checked_run_is_an_orphan_and_what_a_snapshot_marked_is_not() 
     let snapshot = rig.run(&format!("snapshot -o {} --env", rig.path("s.json").display()));
     let line = snapshot.expect_code(0).stdout.clone();
     let marker = line.trim_end().strip_prefix("export GPURESID_RUN_ID=").expect("an export line");
-    let parts: Vec<&str> = marker.split('-').collect();
-    let boot = parts[0];
     let start = |name: &str, verbs: &str, marker: &str| {
         let mut command = std::process::Command::new("python3");
         command.args(&rig.program(verbs)[1..]);
@@ -110,8 +108,9 @@ fn what_outlived_a_checked_run_is_an_orphan_and_what_a_snapshot_marked_is_not() 
         let running = rig.launch(command);
         (rig.wait_for(name), running)
     };
-    // A number that no process can have, so its gpuresid is gone; and so is what started it.
-    let (left, _left) = start("left", "daemonize-twice { alloc 0 1GiB ready left hold }", &format!("{boot}-4194305-1"));
+    // What started it is gone too.
+    let ended = marker_of_an_ended_run();
+    let (left, _left) = start("left", "daemonize-twice { alloc 0 1GiB ready left hold }", &ended);
     let (meant, _meant) = start("meant", "alloc 0 1GiB ready meant hold", marker);
     let status = rig.run("status --json").json();
     assert_eq!(holder(&status, left)["cause"], "orphan");

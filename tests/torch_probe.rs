@@ -6,7 +6,7 @@ mod support;
 
 use serde_json::Value;
 use std::{ffi::OsString, fs, process::Command};
-use support::{Finished, Rig};
+use support::{Finished, Rig, wait_until};
 
 const MIB: u64 = 1 << 20;
 const CONTEXT: u64 = 518 * MIB;
@@ -89,7 +89,7 @@ fn the_memory_is_split_and_the_global_tensor_named() {
         "Inside PyTorch",
         "at its exit",
         "381 MiB train.global_tensor (10000×10000 float32)",
-        "empty_cache() would have given back 256 MiB",
+        "would have given back 256 MiB of the cache's 256 MiB",
         "`train.global_tensor` (381 MiB)",
         "`torch.cuda.empty_cache()`",
         "All of it goes when its process ends",
@@ -193,7 +193,7 @@ fn no_python_program_is_needed() {
     let options = format!("--torch --report {}", report.display());
     let end = rig.launch(rig.check_of(&options, &["true".into()])).wait();
     end.expect_code(0);
-    assert!(end.stderr.contains("no process of the command told"), "{}", end.stderr);
+    assert!(end.stderr.contains("PyTorch used CUDA in no process of the command"), "{}", end.stderr);
 }
 
 #[test]
@@ -203,6 +203,40 @@ fn the_programs_own_path_stays_and_codes_too() {
     let end = check(&rig, "", &["python3"], text);
     end.expect_code(9);
     assert_eq!(end.stdout.trim(), format!("{STAND_IN} GPURESID_RUN_ID"));
+    nothing_is_left(&rig);
+}
+
+#[test]
+fn what_a_killed_check_left_is_removed_by_the_next_and_a_living_ones_is_not() {
+    let rig = Rig::new();
+    let directories = || {
+        let entries = fs::read_dir(rig.path("")).unwrap().flatten().map(|e| e.path());
+        entries.filter(|path| path.to_str().unwrap().contains("/gpuresid-torch-")).collect::<Vec<_>>()
+    };
+    let started = |mark: &str| {
+        let script =
+            format!("open('{mark}', 'w').close()\nimport time\nwhile not os.path.exists('over'): time.sleep(0.01)");
+        let mut command = command(&rig, "", &["python3"], &format!("import os\n{script}"));
+        command.current_dir(rig.path(""));
+        let check = rig.launch(command);
+        wait_until(mark, || rig.path(mark).exists());
+        check
+    };
+    let killed = started("killed");
+    killed.signal(rustix::process::Signal::KILL);
+    killed.wait();
+    let left = directories();
+    assert_eq!(left.len(), 1);
+    let living = started("living");
+    let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
+    for directory in directories() {
+        fs::File::open(directory).unwrap().set_modified(long_ago).unwrap();
+    }
+    check(&rig, "", &["python3"], "pass").expect_code(0);
+    let now = directories();
+    assert!(now.len() == 1 && now[0] != left[0], "{left:?} {now:?}");
+    fs::write(rig.path("over"), "").unwrap();
+    living.wait().expect_code(0);
     nothing_is_left(&rig);
 }
 

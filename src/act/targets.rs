@@ -279,11 +279,10 @@ fn run_ended(world: &World<'_>, holder: &Holder, process: &Process) -> Result<Ve
         Cause::Stopped | Cause::HalfDead | Cause::ForkedCopy | Cause::ExportedHandle | Cause::PeerMapping => {
             Err(Some(format!("that its run has ended is not proven; {name_it}")))
         }
-        Cause::Detached => Err(Some(
+        Cause::Detached => Err(Some(format!(
             "detached: what started it is gone or is PID 1, as with nohup, services and containers; that is no proof that \
-             its run has ended"
-                .into(),
-        )),
+             its run has ended; {name_it}"
+        ))),
         Cause::StuckInKernel => Err(Some("it is stuck in the kernel, where no signal reaches it".into())),
         Cause::Draining => Err(Some("it is on its way out, nothing needs to be ended".into())),
         _ => Err(None),

@@ -192,7 +192,8 @@ fn checked(options: &CheckOptions) -> Result<Ending, Stop> {
     };
     let client = Client::start(&driver, move |message| {
         let _ = events.send(Event::Driver(message));
-    })?;
+    });
+    let client = session.unless_told_to_end(client)?;
     session.set_looker(Box::new(client));
     let mut before = session.before(options.open_timeout, |inventory| options.selection.resolve(inventory))?;
     let run_options = run::Options {

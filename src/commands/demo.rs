@@ -196,7 +196,7 @@ fn conclude(case: Case) -> anyhow::Result<()> {
         exit::CLEAN => "In CI this step passes: exit code 0.".to_owned(),
         _ => format!(
             "In CI this step fails: exit code {code} (residue), although the command itself exited with 0. Here the demo \
-             has ended what was left."
+             has ended what was left, and its report is gone."
         ),
     };
     stdout::print(|out| writeln!(out))?;

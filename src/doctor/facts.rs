@@ -160,8 +160,10 @@ pub struct Torch {
     pub version: Option<String>,
     /// The version in the metadata of the package.
     pub metadata_version: Option<String>,
-    /// The CUDA it was built for; `None`: none.
+    /// The CUDA it was built for; `None`: none, or it does not tell.
     pub cuda: Option<String>,
     /// The ROCm it was built for.
     pub hip: Option<String>,
+    /// Its `version.py` says for which CUDA it was built, or that for none.
+    pub tells_cuda: bool,
 }

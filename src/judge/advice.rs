@@ -47,6 +47,7 @@ pub(crate) fn of_snapshot(scene: &Scene<'_>, holders: &[Holder], ghosts: &[Ghost
         holders.iter().filter(|h| !matches!(h.cause, Cause::InUse | Cause::Detached | Cause::MpsServer)).collect();
     let mut steps = steps(scene, &all, ghosts);
     steps.extend(reclaim::of_orphans(scene, holders));
+    steps.extend(reclaim::of_detached(scene, holders));
     let unexplained = scene.largest_excess().is_some_and(|(_, b)| b > super::cause::NOTICEABLE);
     steps.extend(see_more(scene, unexplained || holders.iter().any(|h| h.cause == Cause::OutOfSight)));
     steps
@@ -129,8 +130,11 @@ fn of_holder(scene: &Scene<'_>, holder: &Holder) -> Vec<Advice> {
         Cause::Stopped => stopped(scene, holder, process, &whose),
         Cause::HalfDead => end(scene, holder, process, || {
             step(
-                Some(format!("kill -KILL {pid}")),
-                format!("end its remaining threads{bytes}: without its main thread it can end no other way{whose}"),
+                Some(format!("kill {pid}")),
+                format!(
+                    "end its remaining threads{bytes}{whose}. If that does not end it (Python runs a handler only in the main \
+                     thread, which is gone): kill -KILL {pid}"
+                ),
                 name(holder),
             )
         }),
@@ -161,6 +165,10 @@ fn of_holder(scene: &Scene<'_>, holder: &Holder) -> Vec<Advice> {
             )
         }),
         Cause::PeerMapping => peer_mapping(scene, holder, process, &whose),
+        // Of a run by its marker, and who started it is not known (`diff`).
+        Cause::Detached if holder.lineage == Lineage::Own => end(scene, holder, process, || {
+            reclaim::see(holder, "it is of this run, and what started it cannot be seen any more")
+        }),
         Cause::StillRunning if holder.lineage != Lineage::Foreign => end(scene, holder, process, || {
             step(
                 Some(format!("kill {pid}")),
@@ -262,13 +270,13 @@ fn stopped(scene: &Scene<'_>, holder: &Holder, process: Option<&Process>, whose:
     }
     let mut steps = vec![step(
         Some(format!("kill -CONT {pid}")),
-        "let it go on; if it was stopped by mistake (Ctrl-Z), it ends its work and gives the memory back",
+        "either let it go on: if it was stopped by mistake (Ctrl-Z), it ends its work and gives the memory back",
         "nobody",
     )];
     steps.extend(end(scene, holder, process, || {
         step(
             Some(format!("kill {pid}; kill -CONT {pid}")),
-            format!("end it{bytes}: a stopped process takes TERM only when it may go on{whose}"),
+            format!("or end it{bytes}: a stopped process takes TERM only when it may go on{whose}"),
             name(holder),
         )
     }));

@@ -185,9 +185,9 @@ fn in_a_run(scene: &Scene<'_>, run: &Run<'_>, evidence: &Evidence<'_>) -> (Cause
     match evidence.stood_before {
         Some(true) if evidence.growth > NOTICEABLE => (
             Cause::GrownNeighbour,
-            vec![format!("it was there before the command started and has {} more now", evidence.growth)],
+            vec![format!("it was there before {} and has {} more now", run.beginning(), evidence.growth)],
         ),
-        Some(false) => (Cause::NewNeighbour, vec!["it was not there before the command started".into()]),
+        Some(false) => (Cause::NewNeighbour, vec![format!("it was not there before {}", run.beginning())]),
         _ => after_the_fact(scene, evidence),
     }
 }

@@ -92,7 +92,7 @@ pub(crate) fn of_snapshot(scene: &Scene<'_>, holders: &[Holder]) -> Vec<Finding>
             .collect();
         let mut text = format!("{}: {excess} are in use that no listed process explains.", device.identity.label());
         if !suspects.is_empty() {
-            text.push_str(&format!(" Unlisted processes with the GPU open: {}.", suspects.join(", ")));
+            text.push_str(&format!(" Unlisted processes that may keep it: PID {}.", suspects.join(", ")));
         }
         let uuid = &device.identity.uuid;
         found.push(explained(scene, uuid, finding(FindingKind::Unattributed, Some(uuid), Some(excess), text)));

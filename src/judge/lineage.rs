@@ -70,7 +70,7 @@ impl Run<'_> {
             return Attribution::new(Lineage::Own, "its environment carries this run's marker");
         }
         if self.stood_before(person.id) {
-            return Attribution::new(Lineage::Foreign, "it was there before the command started");
+            return Attribution::new(Lineage::Foreign, format!("it was there before {}", self.beginning()));
         }
         match launch.scope {
             Scope::New | Scope::Device => {

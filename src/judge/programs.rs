@@ -16,6 +16,8 @@ pub(crate) enum Sign {
     Title(&'static str),
     /// One of its arguments, or the file name of one.
     Argument(&'static str),
+    /// Its first argument.
+    FirstArgument(&'static str),
     /// A part of an argument.
     Part(&'static str),
     /// A variable of its environment.
@@ -58,7 +60,7 @@ pub(crate) struct Program {
     pub(crate) lives_below: Option<&'static str>,
 }
 
-use Sign::{Argument, Comm, LeadsSession, Parent, Part, Program as Named, Title, Variable};
+use Sign::{Argument, Comm, FirstArgument, LeadsSession, Parent, Part, Program as Named, Title, Variable};
 
 /// Rows are tried from the top.
 const PROGRAMS: &[Program] = &[
@@ -72,14 +74,16 @@ const PROGRAMS: &[Program] = &[
     },
     Program {
         name: "torchrun rank",
-        // torchrun starts its ranks so (torch/distributed/elastic/multiprocessing/subprocess_handler).
-        signs: &[&[Variable("TORCHELASTIC_RUN_ID"), Variable("LOCAL_RANK"), LeadsSession]],
+        // torchrun starts its ranks so: `python -u` (torch/distributed/run.py), in sessions of their own
+        // (torch/distributed/elastic/multiprocessing/subprocess_handler).
+        signs: &[&[Variable("TORCHELASTIC_RUN_ID"), Variable("LOCAL_RANK"), FirstArgument("-u"), LeadsSession]],
         note: "a rank of torchrun; its agent restarts ranks that die",
         remedy: Remedy::ParentFirst,
         lives_below: Some("torchrun agent"),
     },
     Program {
-        // A rank of an older torchrun, or what a rank started and let go: the variables are inherited.
+        // A rank of an older torchrun or one started with --no-python, or what a rank started and let go: the variables
+        // are inherited.
         name: "torchrun rank",
         signs: &[&[Variable("TORCHELASTIC_RUN_ID"), Variable("LOCAL_RANK")]],
         note: "a rank of torchrun, or started by one; the agent restarts ranks that die",
@@ -268,7 +272,7 @@ pub(crate) fn recognise(process: &Process) -> Option<Known> {
     PROGRAMS.iter().find_map(|program| {
         let line = program.signs.iter().find(|line| line.iter().all(|sign| sign.shows(process)))?;
         let evidence: Vec<_> = line.iter().map(|sign| sign.words(process)).collect();
-        Some(Known { program, evidence: evidence.join(" and ") })
+        Some(Known { program, evidence: evidence.join(", ") })
     })
 }
 
@@ -284,6 +288,7 @@ impl Sign {
             Self::Program(name) => file_name(first.split(' ').next().unwrap_or(first)) == name,
             Self::Title(title) => first.starts_with(title),
             Self::Argument(word) => process.argv.iter().any(|a| a == word || file_name(a) == word),
+            Self::FirstArgument(word) => process.argv.get(1).is_some_and(|a| a == word),
             Self::Part(part) => process.argv.iter().any(|a| a.contains(part)),
             Self::Variable(name) => process.environment.contains_key(name),
             Self::Parent(name) => process.ancestors.first().is_some_and(|a| a.comm.starts_with(name)),
@@ -296,7 +301,9 @@ impl Sign {
             Self::Comm(name) => format!("its name begins with {name}"),
             Self::Program(name) => format!("its program is {name}"),
             Self::Title(title) => format!("its title begins with {title}"),
-            Self::Argument(word) | Self::Part(word) => format!("its command line says `{word}`"),
+            Self::Argument(word) | Self::FirstArgument(word) | Self::Part(word) => {
+                format!("its command line says `{word}`")
+            }
             // Whoever names a run may name it after a person; a number names a rank.
             Self::Variable(name) => match process.environment.get(name) {
                 Some(rank) if rank.parse::<u16>().is_ok() => format!("its environment says {name}={rank}"),

@@ -1,7 +1,11 @@
 //! Where `gpuresid reclaim` is offered, and the proof by the marker that it asks for. One place for both, so that what
 //! is offered and what it would then plan do not differ.
 
-use super::{advice::step, cause::adopts, scene::Scene};
+use super::{
+    advice::step,
+    cause::{NOTICEABLE, adopts},
+    scene::Scene,
+};
 use crate::model::{Advice, Cause, Holder, Lineage, ProcId, Process};
 
 /// Why the run of a holder with this cause has ended, by the marker that it carries; `above` finds an ancestor.
@@ -118,6 +122,42 @@ pub(super) fn of_orphans(scene: &Scene<'_>, holders: &[Holder]) -> Option<Advice
             "nobody",
         )
     })
+}
+
+/// How many of them get a step.
+const MOST_DETACHED: usize = 3;
+
+/// After a single look: whose parent is gone may be left over, or let go on purpose, which only people know. So they
+/// are named, the largest first, and shown what ending them would give back; not those that have an owner who ends them.
+pub(super) fn of_detached(scene: &Scene<'_>, holders: &[Holder]) -> Vec<Advice> {
+    if scene.snapshot.observer.foreign_procfs {
+        return Vec::new();
+    }
+    let mut detached: Vec<&Holder> = holders.iter().filter(|h| may_be_left(h)).collect();
+    detached.sort_by_key(|h| std::cmp::Reverse(h.held()));
+    let why = "gpuresid cannot tell whether its run is over: nohup and services look the same. If you know that it is";
+    detached.into_iter().take(MOST_DETACHED).map(|h| see(h, why)).collect()
+}
+
+/// Detached with memory that is worth a word, and nobody is known who started it to stay.
+fn may_be_left(holder: &Holder) -> bool {
+    holder.cause == Cause::Detached
+        && holder.held() > NOTICEABLE
+        && holder.ends_with.is_none()
+        && holder.lineage != Lineage::Own
+}
+
+/// The step that shows what would be ended and what comes back.
+pub(super) fn see(holder: &Holder, why: &str) -> Advice {
+    let pid = holder.pid;
+    step(
+        Some(format!("gpuresid reclaim --pid {pid}")),
+        format!(
+            "{why}, this shows what ending PID {pid} gives back ({}). Nothing is ended unless you add --yes",
+            holder.held()
+        ),
+        "nobody",
+    )
 }
 
 /// After a run that writes a report: `reclaim` takes all that it left, in the right order, and looks whether the memory

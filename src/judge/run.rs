@@ -88,6 +88,11 @@ impl<'a> Run<'a> {
         self.before.scanned().iter().find(|p| p.id == id).and_then(|p| p.files.as_ref())
     }
 
+    /// What the before-look came before.
+    pub(crate) fn beginning(&self) -> &'static str {
+        if self.launch.command.is_some() { "the command started" } else { "the first snapshot" }
+    }
+
     pub(crate) fn lineage(&self, person: Person<'_>) -> Lineage {
         self.attribute(person).lineage
     }

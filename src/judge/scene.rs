@@ -179,7 +179,7 @@ fn attribute(
             let said = run.attribute(process.into());
             (said.lineage, said.why)
         }
-        _ if stood_before => (Lineage::Foreign, "the entry was there before the command started".into()),
+        _ if stood_before => (Lineage::Foreign, format!("the entry was there before {}", run.beginning())),
         _ if run.launch.scope != Scope::Run => (Lineage::Own, "the entry was not there before".into()),
         Keeper::OutOfSight => (Lineage::Unknown, "its process cannot be seen from here".into()),
         Keeper::Ghost { id, .. } => {

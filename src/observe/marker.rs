@@ -53,12 +53,12 @@ pub fn look_for_runs(reader: &ProcReader, boot_id: &BootId, namespace: Option<u6
         }
         let Some(marker) = process.marker.as_deref() else { continue };
         let Some(run) = last_run(marker, boot_id) else { continue };
-        process.marker_alive = goes_on(reader, &run, marker);
+        process.marker_alive = goes_on(reader, &run, process.id, marker);
     }
 }
 
 /// It does while its gpuresid watches, and also without, if that was killed, while its command runs.
-fn goes_on(reader: &ProcReader, run: &Run, marker: &str) -> Option<bool> {
+fn goes_on(reader: &ProcReader, run: &Run, process: ProcId, marker: &str) -> Option<bool> {
     let living = |pid| match reader.identify(pid) {
         Ok(found) => Some(found.filter(|p| p.state != ProcessState::Zombie || p.leader_gone)),
         Err(_) => None,
@@ -67,11 +67,15 @@ fn goes_on(reader: &ProcReader, run: &Run, marker: &str) -> Option<bool> {
         return Some(true);
     }
     let Some(command) = living(run.command)? else { return Some(false) };
-    match &command.marker {
-        Some(its) => Some(its == marker),
-        // The number may have been given again, to somebody whom the run did not start.
-        None if command.id.start_ticks < run.gpuresid.start_ticks => Some(false),
-        None => None,
+    // It may have marked itself anew since and gone on as another program.
+    if command.marker.is_some_and(|its| its == marker || its.starts_with(&format!("{marker}:"))) {
+        return Some(true);
+    }
+    // Whoever carries the marker was started by the command or later, so a younger one has got the command's number. One
+    // that is old enough is the command, with another environment, or somebody else.
+    match command.id.start_ticks > process.start_ticks || command.id.start_ticks < run.gpuresid.start_ticks {
+        true => Some(false),
+        false => None,
     }
 }
 

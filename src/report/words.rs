@@ -11,7 +11,7 @@ pub const fn cause(cause: Cause) -> &'static str {
         Cause::HalfDead => "half dead",
         Cause::MpsServer => "MPS server",
         Cause::ForkedCopy => "forked copy",
-        Cause::ExportedHandle => "shared handle",
+        Cause::ExportedHandle => "exported handle",
         Cause::PeerMapping => "peer mapping",
         Cause::Orphan => "orphan",
         Cause::StillRunning => "still running",

@@ -41,7 +41,7 @@ pub(super) fn start(argv: &[OsString], run_id: &str, more: &[(OsString, OsString
     };
     let spawn = |program: &OsStr, script: Option<&OsStr>| {
         let arguments: Vec<&OsStr> = script.into_iter().chain(arguments.iter().map(OsString::as_os_str)).collect();
-        exec::command(program, &arguments, run_id, more).spawn()
+        exec::spawn(program, &arguments, run_id, more)
     };
     let error = match spawn(program, None) {
         Ok(child) => return Ok(Running::new(child)),
@@ -90,6 +90,13 @@ fn explain(program: &OsStr, error: &io::Error) -> NotStarted {
     };
     let file = find(program);
     let exists = file.as_deref().is_some_and(Path::exists);
+    let no_such_command = || {
+        let hint = "look at the spelling, or write `./` before a file of this directory";
+        named(NOT_FOUND, "there is no such command in PATH", hint)
+    };
+    // A directory of that name is no command, though the kernel refuses it as if it were one.
+    let only_directories =
+        || exec::candidates(program).iter().map(Path::new).all(|found| found.is_dir() || !found.exists());
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOENT) if exists => named(
             NOT_RUNNABLE,
@@ -99,11 +106,8 @@ fn explain(program: &OsStr, error: &io::Error) -> NotStarted {
         Some(Errno::NOENT) if program.as_bytes().contains(&b'/') => {
             named(NOT_FOUND, "there is no such file", "look at the path")
         }
-        Some(Errno::NOENT) => named(
-            NOT_FOUND,
-            "there is no such command in PATH",
-            "look at the spelling, or write `./` before a file of this directory",
-        ),
+        Some(Errno::NOENT) => no_such_command(),
+        Some(Errno::ACCESS) if !program.as_bytes().contains(&b'/') && only_directories() => no_such_command(),
         Some(Errno::ACCESS) if file.as_deref().is_some_and(Path::is_dir) => {
             named(NOT_RUNNABLE, "it is a directory", "")
         }

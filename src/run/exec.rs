@@ -2,24 +2,28 @@
 //! command's own PID, so that whoever finds the marker after we were killed can tell the command, which goes on, from
 //! what it left behind. Nobody knows the PID before the fork, and nobody can change the environment after the exec, so
 //! the child writes it in between. What it needs lies ready: it allocates nothing, takes no lock, and calls nothing but
-//! `getpid` and `execve`, as POSIX asks of the child of a process with threads.
+//! `signal`, `pthread_sigmask`, `getpid` and `execve`, as POSIX asks of the child of a process with threads.
 //!
 //! It also looks for the program in PATH itself. `execvp` would hand a file that the kernel does not know to a shell,
 //! also one that is made for another machine.
+//!
+//! Until the exec the child has our handlers too, which would swallow a Ctrl-C that the terminal sends to both of us. So
+//! these signals wait while we fork, and the child puts their usual effect back before it lets them in.
 #![allow(unsafe_code, reason = "between fork and exec")]
 
+use super::signals::HANDLED;
 use crate::model::MARKER;
 use rustix::io::Errno;
 use std::{
     env,
-    ffi::{OsStr, OsString, c_char, c_int},
+    ffi::{OsStr, OsString, c_char, c_int, c_ulong},
     io,
     os::unix::{
         ffi::{OsStrExt, OsStringExt},
         process::CommandExt,
     },
     path::Path,
-    process::{self, Command},
+    process::{self, Child, Command},
     ptr,
     sync::atomic::{AtomicPtr, Ordering},
 };
@@ -32,11 +36,67 @@ const ROOM: usize = 11;
 
 unsafe extern "C" {
     fn execve(file: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    fn pthread_sigmask(how: c_int, set: *const SignalSet, before: *mut SignalSet) -> c_int;
+    fn signal(number: c_int, handler: usize) -> usize;
 }
 
-/// A command that, when it is spawned, becomes `program` with these arguments and the marker of this run, and with
-/// `more` in its environment. Where its input and output go may be set; nothing else.
-pub(super) fn command(program: &OsStr, arguments: &[&OsStr], run_id: &str, more: &[(OsString, OsString)]) -> Command {
+/// `sigset_t` of Linux' C libraries: 1024 bits, the first signal's first.
+type SignalSet = [c_ulong; WORDS];
+const WORDS: usize = 1024 / c_ulong::BITS as usize;
+
+const SIG_BLOCK: c_int = 0;
+const SIG_SETMASK: c_int = 2;
+const SIG_DFL: usize = 0;
+const SIG_IGN: usize = 1;
+
+/// The signals that we handle wait, in this thread, until this is dropped.
+struct Held {
+    before: SignalSet,
+}
+
+impl Held {
+    fn back() -> Self {
+        let (mut set, mut before): (SignalSet, SignalSet) = ([0; WORDS], [0; WORDS]);
+        if let Some(word) = set.first_mut() {
+            *word = HANDLED.into_iter().map(|number| 1 << (number - 1)).sum();
+        }
+        // SAFETY: both are sets of that size, and it reads the one and writes the other.
+        unsafe { pthread_sigmask(SIG_BLOCK, &raw const set, &raw mut before) };
+        Self { before }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let_in(&self.before);
+    }
+}
+
+fn let_in(before: &SignalSet) {
+    // SAFETY: a set of that size, which it reads.
+    unsafe { pthread_sigmask(SIG_SETMASK, before, ptr::null_mut()) };
+}
+
+/// As an exec does: what is ignored stays ignored.
+fn without_our_handlers() {
+    for number in HANDLED {
+        // SAFETY: neither names a function.
+        unsafe {
+            if signal(number, SIG_DFL) == SIG_IGN {
+                signal(number, SIG_IGN);
+            }
+        }
+    }
+}
+
+/// Starts `program` with these arguments and the marker of this run, and with `more` in its environment.
+pub(super) fn spawn(
+    program: &OsStr,
+    arguments: &[&OsStr],
+    run_id: &str,
+    more: &[(OsString, OsString)],
+) -> io::Result<Child> {
+    let named = program.as_bytes().contains(&b'/');
     let files: Vec<Vec<u8>> = candidates(program).into_iter().map(ended).collect();
     let arguments = List::new([program].into_iter().chain(arguments.iter().copied()).map(ToOwned::to_owned).map(ended));
     let inherited = env::vars_os()
@@ -46,7 +106,11 @@ pub(super) fn command(program: &OsStr, arguments: &[&OsStr], run_id: &str, more:
     let digits = marker.len() - 1;
     let with_room = [marker, vec![0; ROOM]].concat();
     let mut environment = List::new([with_room].into_iter().chain(variables));
+    let held = Held::back();
+    let before = held.before;
     let in_the_child = move || {
+        without_our_handlers();
+        let_in(&before);
         environment.write_number_into_first(digits, process::id());
         let mut found = Errno::NOENT;
         for file in &files {
@@ -55,8 +119,17 @@ pub(super) fn command(program: &OsStr, arguments: &[&OsStr], run_id: &str, more:
             unsafe { execve(file.as_ptr().cast(), arguments.as_ptr(), environment.as_ptr()) };
             let error = io::Error::last_os_error();
             match error.raw_os_error().map(Errno::from_raw_os_error) {
+                _ if named => return Err(error),
                 // The next one may be there, and may be run, as in a shell.
-                Some(Errno::NOENT | Errno::NOTDIR | Errno::STALE | Errno::NODEV | Errno::TIMEDOUT) => {}
+                Some(
+                    Errno::NOENT
+                    | Errno::NOTDIR
+                    | Errno::LOOP
+                    | Errno::NAMETOOLONG
+                    | Errno::STALE
+                    | Errno::NODEV
+                    | Errno::TIMEDOUT,
+                ) => {}
                 Some(Errno::ACCESS) => found = Errno::ACCESS,
                 _ => return Err(error),
             }
@@ -66,7 +139,8 @@ pub(super) fn command(program: &OsStr, arguments: &[&OsStr], run_id: &str, more:
     let mut command = Command::new(program);
     // SAFETY: see the module for what the closure does.
     unsafe { command.pre_exec(in_the_child) };
-    command
+    // Returns after the child's exec, or its end.
+    command.spawn()
 }
 
 /// The files that a program's name may mean: itself if it has a slash, else one in each directory of PATH.

@@ -27,6 +27,8 @@ use std::{
 const A_WORD_AFTER: Duration = Duration::from_secs(3);
 /// How long the command waits for a slow scan.
 const SCAN_PATIENCE: Duration = Duration::from_millis(50);
+/// How long after its effect a signal may be heard of.
+const SIGNAL_PATIENCE: Duration = Duration::from_millis(100);
 /// Beyond the driver's own deadlines: then its client is at fault.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -185,6 +187,20 @@ impl Session {
             Some(Caught { signal, .. }) => Err(Stop::Told(Ending::Signal(signal))),
             None => Ok(()),
         }
+    }
+
+    /// The result of a step that starts processes before the command. A Ctrl-C ends those too: then it is not their end
+    /// that ends us, but the signal, of which we hear a moment later.
+    ///
+    /// # Errors
+    /// If the step failed, or a signal told us to end.
+    pub fn unless_told_to_end<T>(&mut self, result: anyhow::Result<T>) -> Result<T, Stop> {
+        let until = Instant::now() + SIGNAL_PATIENCE;
+        while result.is_err() && Instant::now() < until {
+            self.told_to_end()?;
+            self.inbox.wait(until);
+        }
+        Ok(result?)
     }
 
     /// Nobody waits for events from here on: the next signal that asks for an end ends the process.

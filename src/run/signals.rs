@@ -33,6 +33,8 @@ use std::{
 
 /// Signals that are passed on.
 const FORWARDED: [i32; 6] = [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
+/// Signals that may have a handler of ours.
+pub(super) const HANDLED: [i32; 7] = [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD];
 
 /// A signal that came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,6 +5,7 @@
 //! The files come from processes of the command, so they are data of a stranger: limited in number and size, no links
 //! followed, and one that cannot be read is a gap.
 
+mod left_behind;
 #[cfg(test)]
 mod tests;
 
@@ -51,6 +52,8 @@ const LARGEST_NOTES: u64 = 16 << 20;
 #[derive(Debug)]
 pub struct Probe {
     directory: PathBuf,
+    /// Says that the directory is in use; `None` where the file system knows no locks, and so nobody removes it.
+    _lock: Option<File>,
 }
 
 impl Drop for Probe {
@@ -82,13 +85,15 @@ impl Probe {
                 "set TMPDIR to a directory without a colon in its name",
             ));
         }
-        let laid = tempfile::Builder::new().prefix("gpuresid-torch-").tempdir().and_then(|directory| {
+        left_behind::remove(&place);
+        let laid = tempfile::Builder::new().prefix(left_behind::PREFIX).tempdir().and_then(|directory| {
             let path = fs::canonicalize(directory.path())?;
             fs::set_permissions(&path, Permissions::from_mode(0o700))?;
             for (name, text) in FILES {
                 fs::write(path.join(name), text)?;
             }
-            Ok(Self { directory: directory.keep() })
+            let lock = left_behind::lock(&path).ok();
+            Ok(Self { directory: directory.keep(), _lock: lock })
         });
         laid.map_err(|error| {
             hinted(

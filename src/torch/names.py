@@ -20,11 +20,13 @@ MOST_OBJECTS = 20000000
 PASS = 0.04  # seconds of CPU time that are kept for asking the collector, which looks through everything
 MAIN = ("__main__", "__mp_main__")
 LAST = ("last_exc", "last_value", "last_traceback")
-ATOMS = frozenset((
+# By their ids, here and elsewhere: a metaclass may have a hash and an equality of its own, or none.
+ATOMS = frozenset(map(id, (
     int, float, str, bytes, bool, complex, type(None), type(Ellipsis), types.ModuleType, types.CodeType,
     types.BuiltinFunctionType, types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType,
     types.MethodDescriptorType, range, slice, bytearray, memoryview,
-))
+)))
+MRO, DICT, NAME = (type.__dict__[name].__get__ for name in ("__mro__", "__dict__", "__name__"))
 WALKING = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 
 
@@ -76,7 +78,7 @@ class Walk:
         self.live, self.deadline, self.ours = live, deadline, ours
         self.queue, self.later = deque(), deque()
         self.seen = {id(live), id(live.storages), id(live.of_tensor), id(live.kept), id(self.__dict__)}
-        self.kept = []
+        self.kept, self.getters = [], {}
         self.stopped = self.traced = False
         self.user_modules = set()
 
@@ -98,7 +100,7 @@ class Walk:
         self.seen.add(id(space))
         notebook = type(space.get("Out")) is dict and "get_ipython" in space
         for key, inner in list(space.items()):
-            if type(inner) in ATOMS or type(key) is not str or key == "__builtins__":
+            if id(type(inner)) in ATOMS or type(key) is not str or key == "__builtins__":
                 continue
             shown, kind = (key if notebook else "%s.%s" % (name, key)), "global"
             if notebook and (key in ("Out", "_oh") or not key.strip("_") or key.strip("_").isdigit()):
@@ -107,9 +109,9 @@ class Walk:
 
     def offer(self, value, step, later=False):
         kind = type(value)
-        if kind in ATOMS:
+        if id(kind) in ATOMS:
             return
-        if kind in self.live.kinds:
+        if id(kind) in self.live.kinds:
             storage = self.live.add(value)
             if storage is not None:
                 self.live.name(storage, step)
@@ -124,11 +126,10 @@ class Walk:
 
     def expand(self, value, step):
         kind = type(value)
-        line = kind.__mro__
-        if dict in line:
+        if issubclass(kind, dict):
             self.mapping(value, step)
-        elif list in line or tuple in line or set in line or frozenset in line or deque in line:
-            self.sequence(value, step, next(k for k in (list, tuple, set, frozenset, deque) if k in line))
+        elif issubclass(kind, (list, tuple, set, frozenset, deque)):
+            self.sequence(value, step, next(k for k in (list, tuple, set, frozenset, deque) if issubclass(kind, k)))
         elif kind is types.FunctionType:
             return self.function(value, step)
         elif kind is types.MethodType:
@@ -138,61 +139,59 @@ class Walk:
             return self.frame(value, step)
         elif kind is types.TracebackType:
             return self.traceback(value, step)
-        elif kind in WALKING:
+        elif any(kind is walking for walking in WALKING):
             return self.walking(value, step)
         elif kind is types.CellType:
             return self.offer(value.cell_contents, step)
-        elif type in line:
+        elif issubclass(kind, type):
             return self.of_class(value, step)
-        if BaseException in line:
+        if issubclass(kind, BaseException):
             self.offer(value.__traceback__, step)
             for other in (value.__context__, value.__cause__, value.args):
                 self.offer(other, step)
-        plain = self.attributes(value, line, step)
-        if not plain and dict not in line and list not in line and tuple not in line:
+        plain = self.attributes(value, kind, step)
+        if not plain and not issubclass(kind, (dict, list, tuple)):
             for inner in islice(gc.get_referents(value), ITEMS):
-                self.offer(inner, step.inside("held by a %s" % kind.__name__))
+                self.offer(inner, step.inside("held by a %s" % NAME(kind)))
 
     def mapping(self, value, step):
         items = list(islice(dict.items(value), ITEMS))
         for key, inner in items:
-            if type(inner) not in ATOMS:
+            if id(type(inner)) not in ATOMS:
                 self.offer(inner, step.element(key), len(items) > 1000)
-            if type(key) not in ATOMS:
+            if id(type(key)) not in ATOMS:
                 self.offer(key, step.inside("as a key"), True)
 
     def sequence(self, value, step, base):
         items = list(islice(base.__iter__(value), ITEMS))
         for place, inner in enumerate(items):
-            if type(inner) not in ATOMS:
+            if id(type(inner)) not in ATOMS:
                 shown = "…" if base in (set, frozenset) else place
                 self.offer(inner, step.element(shown), len(items) > 1000)
 
-    def attributes(self, value, line, step):
+    def attributes(self, value, kind, step):
         """Attributes of an object and names in it; whether it has any."""
-        if _local in line:
+        if issubclass(kind, _local):
             return self.thread_local(value, step)
-        try:
-            names = object.__getattribute__(value, "__dict__")
-        except Exception:
-            names = None
-        known = False
+        getter, known = self.getter(kind), False
+        names = getter.__get__(value) if getter else None
         if type(names) is dict:
             known = True
             self.seen.add(id(names))
             module = "_parameters" in names and "_modules" in names
             for name, inner in list(dict.items(names)):
-                if type(inner) in ATOMS:
+                if id(type(inner)) in ATOMS:
                     continue
-                if module and name in ("_parameters", "_buffers", "_modules") and dict in type(inner).__mro__:
+                if module and name in ("_parameters", "_buffers", "_modules") and issubclass(type(inner), dict):
                     # A module's parts are known by the names that people use: model.fc.weight
                     self.seen.add(id(inner))
                     for part, held in list(dict.items(inner)):
                         self.offer(held, step.attribute(part))
                 else:
                     self.offer(inner, step.attribute(name))
-        for kind in line:
-            for name, slot in list(kind.__dict__.items()) if "__slots__" in kind.__dict__ else ():
+        for base in MRO(kind):
+            space = DICT(base)
+            for name, slot in list(space.items()) if "__slots__" in space else ():
                 if type(slot) is types.MemberDescriptorType:
                     known = True
                     try:
@@ -200,6 +199,14 @@ class Walk:
                     except AttributeError:
                         pass
         return known
+
+    def getter(self, kind):
+        """What gives the attributes of objects of this type, without running what a class may have put in its place."""
+        if id(kind) not in self.getters:
+            own = [DICT(base)["__dict__"] for base in MRO(kind) if "__dict__" in DICT(base)]
+            getters = [g for g in own if type(g) is types.GetSetDescriptorType]
+            self.getters[id(kind)] = kind, getters[0] if getters else None
+        return self.getters[id(kind)][1]
 
     def thread_local(self, value, step):
         """The names that each thread has there; Python itself shows only those of the thread that asks."""
@@ -247,14 +254,14 @@ class Walk:
         if step.scope:
             where = "%s, %s" % (where, step.scope)
         for name, inner in variables(frame):
-            if type(inner) not in ATOMS:
+            if id(type(inner)) not in ATOMS:
                 self.offer(inner, Step(name, "local variable of %s" % where, kind, None))
 
     def walking(self, value, step):
         frame = getattr(value, "gi_frame", None) or getattr(value, "cr_frame", None) or getattr(value, "ag_frame", None)
         if frame is not None:
             for name, inner in variables(frame):
-                if type(inner) not in ATOMS:
+                if id(type(inner)) not in ATOMS:
                     what = "local variable of the generator %s, held by" % value.__qualname__
                     self.offer(inner, step.variable(name, what, "generator"))
 
@@ -273,7 +280,7 @@ def modules(main):
     libraries = os.path.dirname(os.__file__)
     found = []
     for name, module in list(sys.modules.items()):
-        if type(module) is not types.ModuleType and types.ModuleType not in type(module).__mro__:
+        if type(name) is not str or not issubclass(type(module), types.ModuleType):
             continue
         space = types.ModuleType.__getattribute__(module, "__dict__")
         file = space.get("__file__")
@@ -336,7 +343,7 @@ def nameless(live, storages):
             storage.names.append(Step("held by C++", "no Python object refers to it", "cpp", None))
             continue
         keys = [k for k, v in list(dict.items(holder)) if v is tensor and type(k) is str] if type(holder) is dict else []
-        name = "%s of a dict" % keys[0] if keys else "held by a %s" % type(holder).__name__
+        name = "%s of a dict" % keys[0] if keys else "held by a %s" % NAME(type(holder))
         storage.names.append(Step(name, "no name leads to it", "unknown", None))
 
 
@@ -350,7 +357,7 @@ def live(torch, tensors, devices, deadline, ours, main=None):
     found = tensors["Live"](kinds)
     with tensors["undisturbed"](torch):
         if sys.getallocatedblocks() < MOST_OBJECTS:
-            for place, tensor in enumerate([o for o in gc.get_objects() if type(o) in kinds]):
+            for place, tensor in enumerate(tensors["among"](gc.get_objects(), kinds)):
                 if place % 1024 == 1023 and time.thread_time() > deadline:
                     gaps.append("there were too many tensors to look at all of them in time")
                     break
@@ -409,8 +416,8 @@ def told(device, by_size, found):
         "largest": [
             {
                 "bytes": s.bytes,
-                "shape": [int(n) for n in s.first.shape],
-                "dtype": str(s.first.dtype).replace("torch.", ""),
+                "shape": [int(n) for n in object.__getattribute__(s.first, "shape")],
+                "dtype": str(object.__getattribute__(s.first, "dtype")).replace("torch.", ""),
                 "tensors": s.tensors,
                 "references": [reference(step) for step in s.names],
             }

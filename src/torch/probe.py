@@ -245,7 +245,8 @@ class View:
             self.who, stage=stage, at_ms=now or milliseconds(), devices=devices, timeline=self.timeline,
             live=self.live, threads=self.threads, gaps=self.gaps,
         )
-        text = json.dumps(value).encode()
+        # Half a surrogate, as in the name of a file that is no UTF-8, is no JSON.
+        text = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
         # The last word is the exit's: a look that was under way must not come after it.
         if not self.lock.acquire(True, 1.0):
             return

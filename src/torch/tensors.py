@@ -2,18 +2,45 @@
 once, gradients are found through their parameters.
 """
 
+from itertools import compress
+
 NAMES = 3  # of one storage
 
 
 def tensor_types(torch):
-    """torch.Tensor and everything derived from it. Fakes stand for memory that is not there."""
-    found, todo = set(), [torch.Tensor]
+    """torch.Tensor and everything derived from it, by id, as a type's hash may be its metaclass's. Fakes stand for memory
+    that is not there."""
+    found, todo = {}, [torch.Tensor]
     while todo:
         kind = todo.pop()
-        if kind not in found and kind.__name__ not in ("FakeTensor", "FunctionalTensor"):
-            found.add(kind)
+        if id(kind) not in found and type.__dict__["__name__"].__get__(kind) not in ("FakeTensor", "FunctionalTensor"):
+            found[id(kind)] = kind
             todo.extend(type.__subclasses__(kind))
     return found
+
+
+def plain_types():
+    """No metaclass has a hash or an equality of its own, so that types can be looked up in a set: half the time."""
+    mro, space = (type.__dict__[name].__get__ for name in ("__mro__", "__dict__"))
+    todo = [type]
+    while todo:
+        for meta in type.__subclasses__(todo.pop()):
+            if any("__hash__" in space(base) or "__eq__" in space(base) for base in mro(meta) if base is not type and base is not object):
+                return False
+            todo.append(meta)
+    return True
+
+
+def among(objects, kinds):
+    """Those that are tensors."""
+    if plain_types():
+        kinds = set(kinds.values())
+        return [o for o in objects if type(o) in kinds]
+    return list(compress(objects, map(kinds.__contains__, map(id, map(type, objects)))))
+
+
+# Past what a subclass may have instead.
+read = object.__getattribute__
 
 
 class Nothing:
@@ -35,7 +62,10 @@ def undisturbed(torch):
 
 def storage_of(tensor):
     """(address, bytes) of the memory below a tensor; views of one storage have the same."""
-    storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
+    try:
+        storage = read(tensor, "untyped_storage")()
+    except AttributeError:
+        storage = read(tensor, "storage")()
     size = storage.nbytes() if hasattr(storage, "nbytes") else storage.size() * storage.element_size()
     return storage.data_ptr(), size
 
@@ -65,8 +95,8 @@ class Live:
             return known
         storage = None
         try:
-            if tensor.is_cuda:
-                device = tensor.get_device()
+            if read(tensor, "is_cuda"):
+                device = read(tensor, "get_device")()
                 address, size = storage_of(tensor)
                 if address and size:
                     storage = self.storages.get((device, address))
@@ -84,15 +114,15 @@ class Live:
 
     def graph_and_gradient(self, tensor, storage):
         try:
-            if not tensor.requires_grad:
+            if not read(tensor, "requires_grad"):
                 return
-            if not tensor.is_leaf:
+            if not read(tensor, "is_leaf"):
                 self.graphs.append(storage)
                 return
-            gradient = tensor.grad
+            gradient = read(tensor, "grad")
         except Exception:
             return
-        if gradient is not None and type(gradient) in self.kinds:
+        if gradient is not None and id(type(gradient)) in self.kinds:
             of_gradient = self.add(gradient)
             if of_gradient is not None and of_gradient.grad_of is None and of_gradient is not storage:
                 of_gradient.grad_of = storage

@@ -271,9 +271,9 @@ class Program:
         self.children.append(child)
         return child
 
-    def again(self, block, before=(), file=__file__, **how):
+    def again(self, block, before=(), flags=(), file=__file__, **how):
         """Starts this program anew with these verbs."""
-        return self.start([*before, sys.executable, os.path.abspath(file), *self.options, *block], **how)
+        return self.start([*before, sys.executable, *flags, os.path.abspath(file), *self.options, *block], **how)
 
     def fork(self):
         sys.stdout.flush()
@@ -314,8 +314,8 @@ class Program:
             for rank in range(count):
                 env = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)}
                 env.update(TORCHELASTIC_RUN_ID=str(os.getpid()), MASTER_PORT="29500")
-                # In a session of its own, as torchrun does.
-                running.append(self.again(block, file=os.path.realpath(__file__), env=env, session=True))
+                # As torchrun starts them.
+                running.append(self.again(block, flags=["-u"], file=os.path.realpath(__file__), env=env, session=True))
             wait_until(lambda: any(child.poll() is not None for child in running))
             if all(child.wait() == 0 for child in running if child.poll() is not None):
                 for child in running:

@@ -141,6 +141,44 @@ class Names(Case):
         reference = self.one()["live"]["devices"][0]["largest"][0]["references"][0]
         self.assertEqual((reference["kind"], reference["name"]), ("thread_local", "__main__.own.mine"))
 
+    def test_classes_without_a_hash_and_modules_without_a_name(self):
+        code = CUDA + (
+            "import sys, types\nsys.modules[5] = types.ModuleType('five')\n"
+            "class Meta(type):\n    def __eq__(self, other): return self is other\n"
+            "class Odd(metaclass=Meta): pass\nodd = Odd(); odd.mine = torch.zeros(512, 1024)\n")
+        self.run_python("-c", code)
+        record = self.one()
+        self.assertEqual((record["gaps"], record["live"]["gaps"]), ([], []))
+        names = [s["references"][0]["name"] for s in record["live"]["devices"][0]["largest"]]
+        self.assertEqual(names, ["__main__.kept", "__main__.odd.mine"])
+
+    def test_no_code_of_the_program_runs(self):
+        code = CUDA + (
+            "def told(*_): print('told'); raise ValueError\n"
+            "class Meta(type):\n    __hash__ = __eq__ = __instancecheck__ = __subclasscheck__ = told\n"
+            "    __mro__ = __name__ = property(told)\n"
+            "class Odd(metaclass=Meta):\n    __getattr__ = __getattribute__ = __len__ = __iter__ = __eq__ = __repr__ = told\n"
+            "    __class__ = property(told)\n"
+            "class Proxy: __dict__ = property(told)\n"
+            "proxy = Proxy()\n"
+            "class Mine(torch.Tensor):\n    __getattr__ = told\n"
+            "    def __getattribute__(self, name):\n"
+            "        if name in ('is_cuda', 'grad', 'dtype', 'requires_grad', 'get_device'): told()\n"
+            "        return object.__getattribute__(self, name)\n"
+            "odd = Odd(); object.__setattr__(odd, 'own', torch.zeros(512, 1024)); mine = torch.zeros(256, 1024, cls=Mine)\n")
+        self.assertEqual(self.run_python("-c", code).stdout, "")
+        names = [s["references"][0]["name"] for s in self.one()["live"]["devices"][0]["largest"]]
+        self.assertEqual(names, ["__main__.kept", "__main__.odd.own", "__main__.mine"])
+
+    def test_a_name_that_is_no_text(self):
+        code = CUDA + "del kept\nglobals()[b'n\\xff\\x1b'.decode(errors='surrogateescape')] = torch.zeros(1024, 1024)\n"
+        self.run_python("-c", code)
+        path, = glob.glob(os.path.join(self.probe, "*.json"))
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        self.assertNotIn("\\udc", text)
+        self.assertEqual(self.one()["live"]["devices"][0]["largest"][0]["references"][0]["name"], "__main__.n?\x1b")
+
     def test_a_notebooks_output(self):
         code = CUDA + "del kept\nget_ipython = len\nOut = {3: torch.zeros(1024, 1024)}\n"
         self.run_python("-c", code)

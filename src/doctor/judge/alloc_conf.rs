@@ -30,7 +30,7 @@ pub(super) fn read(text: &str, table: &Table, torch: Option<&Version>) -> (Vec<S
     for part in split(text) {
         let Some((key, value)) = part.split_once(':') else {
             let text = if part.is_empty() {
-                "an empty setting between commas".into()
+                "an empty setting before a comma".into()
             } else {
                 format!("`{part}` has no value")
             };
@@ -40,8 +40,11 @@ pub(super) fn read(text: &str, table: &Table, torch: Option<&Version>) -> (Vec<S
         match table.options.iter().find(|option| option.key == key) {
             None => troubles.push(Trouble::Refused(unknown(key, table))),
             Some(option) => {
-                if let Err(why) = allowed(&option.value, value) {
+                let taken = as_read(&option.value, value);
+                if let Err(why) = allowed(&option.value, taken) {
                     troubles.push(Trouble::Refused(format!("{key}: {why}")));
+                } else if taken != value {
+                    troubles.push(Trouble::Doubtful(format!("{key}: `{value}` is read as {taken}")));
                 } else if let (Some(since), Some(torch)) = (&option.since, torch)
                     && torch < since
                 {
@@ -74,7 +77,9 @@ fn option<'a>(table: &'a Table, key: &str) -> Option<&'a AllocatorOption> {
 
 /// Splits at the commas that stand outside brackets. Blanks count for nothing, as in PyTorch.
 fn split(text: &str) -> Vec<String> {
-    let text: String = text.chars().filter(|c| *c != ' ').collect();
+    let text: String = text.chars().filter(|c| !c.is_ascii_whitespace()).collect();
+    // A comma at the end is taken.
+    let text = text.strip_suffix(',').filter(|rest| !rest.is_empty()).unwrap_or(&text);
     if text.is_empty() {
         return Vec::new();
     }
@@ -99,6 +104,18 @@ fn unknown(key: &str, table: &Table) -> String {
         Some((_, name)) => format!("there is no option `{key}`; `{name}` is one"),
         None => format!("there is no option `{key}`"),
     }
+}
+
+/// The part of a number that PyTorch reads: its functions stop at the first character that does not belong to one.
+fn as_read<'a>(value: &Value, text: &'a str) -> &'a str {
+    let digits = |also: &str| text.trim_start_matches(|c: char| c.is_ascii_digit() || also.contains(c));
+    let rest = match value {
+        Value::Whole { .. } | Value::PowerOfTwo { .. } => digits(""),
+        Value::Fraction { .. } if text.parse::<f64>().is_err() => digits("."),
+        Value::Fraction { .. } => "",
+        Value::OneOf { .. } | Value::Divisions => "",
+    };
+    text.strip_suffix(rest).filter(|number| !number.is_empty()).unwrap_or(text)
 }
 
 fn allowed(value: &Value, text: &str) -> Result<(), String> {
@@ -127,7 +144,7 @@ fn divisions(text: &str) -> Result<(), String> {
         return if power(text) { Ok(()) } else { Err(format!("`{text}` is no power of two")) };
     };
     let Some(list) = list.strip_suffix(']') else { return Err("the list is not closed by ]".into()) };
-    for pair in list.split(',') {
+    for pair in list.strip_suffix(',').unwrap_or(list).split(',') {
         let fits = pair.split_once(':').is_some_and(|(size, n)| (size == ">" || power(size)) && (n == "0" || power(n)));
         if !fits {
             return Err(format!("`{pair}` is no pair of powers of two"));
@@ -171,12 +188,16 @@ mod tests {
         for text in [
             "",
             "expandable_segments:True",
+            "expandable_segments:True,",
+            " expandable_segments : True,\tbackend:native\n",
+            "roundup_power2_divisions:[256:1,512:2,]",
             "max_split_size_mb:128, garbage_collection_threshold:0.8",
             "roundup_power2_divisions:[256:1,512:2,1024:4,>:8],expandable_segments:False",
             "roundup_power2_divisions:8",
             "backend:cudaMallocAsync",
             "pinned_num_register_threads:8,pinned_use_background_threads:True",
             "per_process_memory_fraction:1.0",
+            "garbage_collection_threshold:8e-1",
         ] {
             assert_eq!(troubles(text, Some("2.11.0")), [], "{text}");
         }
@@ -189,7 +210,8 @@ mod tests {
             ("expandable_segments:true", "`true` is not one of True, False"),
             ("expandable_segments", "has no value"),
             ("max_split_size_mb:8", "from 20 on"),
-            ("max_split_size_mb:64MB", "no whole number"),
+            ("max_split_size_mb:8MB", "no whole number"),
+            ("max_split_size_mb:MB", "no whole number"),
             ("garbage_collection_threshold:80", "between 0 and 1"),
             ("garbage_collection_threshold:1.0", "between 0 and 1"),
             ("roundup_power2_divisions:3", "no power of two"),
@@ -197,7 +219,8 @@ mod tests {
             ("roundup_power2_divisions:[256:2", "not closed"),
             ("backend:async", "native, cudaMallocAsync"),
             ("pinned_num_register_threads:256", "up to 128"),
-            ("expandable_segments:True,", "empty setting"),
+            (",expandable_segments:True", "empty setting"),
+            ("expandable_segments:True,,backend:native", "empty setting"),
             ("speed:fast", "no option `speed`"),
         ] {
             let found = troubles(text, None);
@@ -219,6 +242,11 @@ mod tests {
     fn what_has_no_effect_is_doubtful() {
         let found = troubles("backend:cudaMallocAsync,max_split_size_mb:64", None);
         assert_eq!(found, [Trouble::Doubtful("backend:cudaMallocAsync ignores max_split_size_mb".into())]);
+        let found = troubles("max_split_size_mb:64MB,garbage_collection_threshold:0.8x", None);
+        assert!(
+            matches!(found.as_slice(), [Trouble::Doubtful(a), Trouble::Doubtful(_)] if a.contains("read as 64")),
+            "{found:?}"
+        );
         assert!(matches!(troubles("max_split_size_mb:20", None).as_slice(), [Trouble::Doubtful(_)]));
     }
 

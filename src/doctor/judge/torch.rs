@@ -2,10 +2,13 @@
 //! Whether the driver serves its CUDA is in [`torch_cuda`].
 
 use super::{Lines, alloc_conf, environment::ALLOC_CONF, torch_cuda};
-use crate::doctor::{
-    facts::{Facts, Python, Torch},
-    table::{Fault, Needs, Table},
-    version::Version,
+use crate::{
+    doctor::{
+        facts::{Facts, Python, Torch},
+        table::{Fault, Needs, Table},
+        version::Version,
+    },
+    text,
 };
 use std::path::Path;
 
@@ -19,9 +22,9 @@ pub(super) fn judge(facts: &Facts, table: &Table, lines: &mut Lines) {
             return;
         }
         Python::Unclear(path, why) => {
-            let path = path.display();
-            lines.hidden("torch", format!("PyTorch of {path}: {why}")).fix =
-                Some(format!("gpuresid doctor --python \"$({path} -c 'import sys; print(sys.executable)')\""));
+            let program = pasted(path);
+            lines.hidden("torch", format!("PyTorch of {}: {why}", path.display())).fix =
+                Some(format!("gpuresid doctor --python \"$({program} -c 'import sys; print(sys.executable)')\""));
             return;
         }
         Python::Found { interpreter, torch, .. } => (interpreter, torch),
@@ -45,6 +48,11 @@ pub(super) fn judge(facts: &Facts, table: &Table, lines: &mut Lines) {
     faults(facts, &version, table, interpreter, lines);
 }
 
+/// A program in a command to paste.
+pub(super) fn pasted(program: &Path) -> String {
+    text::shell_word(&program.to_string_lossy()).unwrap_or_else(|| "python3".into())
+}
+
 fn whole(torch: &Torch, installs: &[Torch], interpreter: &Path, lines: &mut Lines) {
     let release = |text: &Option<String>| text.as_deref().and_then(Version::parse);
     if let (Some(module), Some(package)) = (release(&torch.version), release(&torch.metadata_version))
@@ -53,14 +61,14 @@ fn whole(torch: &Torch, installs: &[Torch], interpreter: &Path, lines: &mut Line
         lines.fail(
             "torch.install",
             format!("two versions are mixed: the files are {module}, pip says {package}"),
-            format!("{} -m pip install --force-reinstall torch=={}", interpreter.display(), package.release()),
+            format!("{} -m pip install --force-reinstall torch=={}", pasted(interpreter), package.release()),
         );
     }
     if let Some(other) = installs.get(1) {
         lines.warn(
             "torch.install",
             format!("another PyTorch lies in {} and is hidden by this one", other.site.display()),
-            format!("{} -m pip show -f torch", interpreter.display()),
+            format!("{} -m pip show -f torch", pasted(interpreter)),
         );
     }
 }
@@ -85,7 +93,7 @@ fn faults(facts: &Facts, version: &Version, table: &Table, interpreter: &Path, l
         }
         any = true;
         let fix = match fault.fix.as_deref() {
-            Some(fix) if fix.starts_with("-m ") => format!("{} {fix}", interpreter.display()),
+            Some(fix) if fix.starts_with("-m ") => format!("{} {fix}", pasted(interpreter)),
             Some(fix) => fix.into(),
             None => format!("see {source}"),
         };

@@ -1,14 +1,11 @@
 //! Whether the driver serves the CUDA that PyTorch was built for, and which build of PyTorch it would serve. Apart from
 //! the rest of what is said about PyTorch, because it is the one part that joins three tables.
 
-use super::{Lines, driver};
-use crate::{
-    doctor::{
-        facts::{Facts, Torch},
-        table::Table,
-        version::Version,
-    },
-    text,
+use super::{Lines, driver, torch::pasted};
+use crate::doctor::{
+    facts::{Facts, Torch},
+    table::Table,
+    version::Version,
 };
 use std::path::Path;
 
@@ -39,6 +36,11 @@ pub(super) fn judge(
         return;
     }
     let Some(cuda) = torch.cuda.as_deref().and_then(Version::parse) else {
+        if !torch.tells_cuda {
+            let site = torch.site.display();
+            lines.hidden(CHECK, format!("for which CUDA PyTorch in {site} is built: its version.py does not tell"));
+            return;
+        }
         let text = "this PyTorch is built without CUDA and uses no GPU";
         lines.warn(CHECK, text, here.another(version, interpreter).command);
         return;
@@ -150,8 +152,7 @@ enum Found {
 
 impl Here<'_> {
     fn another(&self, version: &Version, interpreter: &Path) -> Another {
-        let shown = interpreter.to_string_lossy();
-        let python = text::shell_word(&shown).unwrap_or_else(|| shown.into_owned());
+        let python = pasted(interpreter);
         let pinned = format!("{python} -m pip install --force-reinstall torch=={}", version.release());
         let bare = format!("{python} -m pip install --force-reinstall torch");
         let build = self.table.build_of(version);

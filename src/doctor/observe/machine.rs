@@ -52,7 +52,11 @@ fn node(path: PathBuf) -> Node {
 
 fn shm(path: &Path) -> Seen<Fill> {
     match statvfs(path) {
-        Ok(fs) => Seen::As(Fill { total: fs.f_blocks * fs.f_frsize, free: fs.f_bavail * fs.f_frsize }),
+        // What is kept for root is neither in use nor to be had, as `df` counts.
+        Ok(fs) => {
+            let in_use = fs.f_blocks.saturating_sub(fs.f_bfree);
+            Seen::As(Fill { total: (in_use + fs.f_bavail) * fs.f_frsize, free: fs.f_bavail * fs.f_frsize })
+        }
         Err(error) => Seen::Hidden(format!("{}: {error}", path.display())),
     }
 }

@@ -9,11 +9,25 @@ use std::{
     collections::BTreeMap,
     fs,
     io::Read as _,
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
 
 /// What a bare command line would find, in this order.
 const NAMES: [&str; 2] = ["python3", "python"];
+
+/// More of a file is not read: the longest of those that are has some 40 kB.
+const LARGEST: u64 = 1 << 20;
+
+/// The text of a regular file. A named pipe would be waited for, and a device may have no end.
+fn text_of(path: &Path) -> Option<String> {
+    let without_waiting = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
+    let file = fs::File::options().read(true).custom_flags(without_waiting).open(path).ok()?;
+    let mut bytes = Vec::new();
+    file.metadata().ok().filter(fs::Metadata::is_file)?;
+    file.take(LARGEST).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
 
 /// Refuses a path that cannot be a Python, before anything is looked at.
 ///
@@ -88,7 +102,7 @@ fn dedup(list: &mut Vec<PathBuf>) {
 /// its `bin`; links are followed only where there is none, as Python does.
 fn site_directories(interpreter: &Path, home: Option<&Path>) -> Vec<PathBuf> {
     let Some(prefix) = interpreter.parent().and_then(Path::parent) else { return Vec::new() };
-    let Ok(settings) = fs::read_to_string(prefix.join("pyvenv.cfg")) else {
+    let Some(settings) = text_of(&prefix.join("pyvenv.cfg")) else {
         let real = fs::canonicalize(interpreter).unwrap_or_else(|_| interpreter.into());
         return installed(&real, home);
     };
@@ -160,25 +174,31 @@ fn torch_in(site: &Path) -> Option<Torch> {
     if !package.join("__init__.py").exists() && !package.join("version.py").exists() {
         return None;
     }
-    let text = fs::read_to_string(package.join("version.py")).unwrap_or_default();
+    let text = text_of(&package.join("version.py")).unwrap_or_default();
     Some(Torch {
         site: site.into(),
         version: assigned(&text, "__version__"),
         metadata_version: metadata_version(site),
         cuda: assigned(&text, "cuda"),
         hip: assigned(&text, "hip"),
+        tells_cuda: text.lines().any(|line| target(line) == Some("cuda")),
     })
 }
 
 /// The text that `name` is set to at the top of a module; `None` too where it is set to `None`.
 fn assigned(module: &str, name: &str) -> Option<String> {
-    module.lines().filter_map(|line| line.split_once('=')).find_map(|(target, value)| {
-        let target = target.split(':').next()?;
+    module.lines().filter(|line| target(line) == Some(name)).find_map(|line| {
+        let (_, value) = line.split_once('=')?;
         let value = value.trim();
         let quote = value.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
-        let text = value.get(1..)?.split(quote).next()?;
-        (target == target.trim_start() && target.trim() == name).then(|| text.to_owned())
+        Some(value.get(1..)?.split(quote).next()?.to_owned())
     })
+}
+
+/// What a line at the top of a module sets.
+fn target(line: &str) -> Option<&str> {
+    let target = line.split_once('=')?.0.split(':').next()?;
+    (target == target.trim_start()).then(|| target.trim())
 }
 
 fn metadata_version(site: &Path) -> Option<String> {
@@ -191,7 +211,7 @@ fn metadata_version(site: &Path) -> Option<String> {
             rest if rest.ends_with(".egg-info") => "PKG-INFO",
             _ => return None,
         };
-        let text = fs::read_to_string(entry.path().join(file)).ok()?;
+        let text = text_of(&entry.path().join(file))?;
         text.lines()
             .take_while(|line| !line.is_empty())
             .find_map(|line| line.strip_prefix("Version:"))
@@ -278,6 +298,28 @@ mod tests {
         assert_eq!((torch.version.as_deref(), torch.cuda.as_deref()), (Some("2.9.1"), Some("12.6")));
         fs::remove_file(root.path().join("torch/version.py")).unwrap();
         assert_eq!(torch_in(root.path()), None, "an empty directory is no install");
+    }
+
+    #[test]
+    fn nothing_is_waited_for_and_nothing_guessed() {
+        let root = tempfile::tempdir().unwrap();
+        install(root.path(), "2.9.1");
+        assert!(torch_in(root.path()).unwrap().tells_cuda);
+        let version = root.path().join("torch/version.py");
+        fs::write(&version, "__version__ = '2.9.1'\ncuda = None\n").unwrap();
+        assert!(torch_in(root.path()).unwrap().tells_cuda);
+        fs::write(&version, b"# \xff\n__version__ = '2.9.1'\ncuda = '13.0'\n").unwrap();
+        assert_eq!(torch_in(root.path()).unwrap().cuda.as_deref(), Some("13.0"));
+        let metadata = root.path().join("torch-2.9.1.dist-info/METADATA");
+        for file in [&version, &metadata] {
+            fs::remove_file(file).unwrap();
+            rustix::fs::mkfifoat(rustix::fs::CWD, file, rustix::fs::Mode::RUSR).unwrap();
+        }
+        let torch = torch_in(root.path()).unwrap();
+        assert_eq!((torch.version, torch.metadata_version, torch.tells_cuda), (None, None, false));
+        fs::remove_file(&version).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &version).unwrap();
+        assert_eq!(torch_in(root.path()).unwrap().version, None);
     }
 
     #[test]

@@ -67,7 +67,7 @@ fn each_program_by_its_evidence() {
 fn the_name_of_a_run_is_not_told() {
     let environment = [("TORCHELASTIC_RUN_ID", "josephines-run"), ("LOCAL_RANK", "3")];
     let known = recognise(&with("python3", &["python3"], &environment, "bash")).unwrap();
-    assert_eq!(known.evidence, "its environment has TORCHELASTIC_RUN_ID and its environment says LOCAL_RANK=3");
+    assert_eq!(known.evidence, "its environment has TORCHELASTIC_RUN_ID, its environment says LOCAL_RANK=3");
 }
 
 #[test]

@@ -342,6 +342,7 @@ fn several_candidates_of_a_ghost_are_all_named_and_its_bytes_not_divided() {
 fn rank(pid: u32, above: Vec<Ancestor>) -> Process {
     let mut rank = cuda(pid, above);
     rank.sid = i32::try_from(pid).unwrap();
+    rank.argv = ["/usr/bin/python3", "-u", "train.py"].map(Into::into).to_vec();
     for (name, value) in [("TORCHELASTIC_RUN_ID", "none"), ("LOCAL_RANK", "0"), ("MASTER_PORT", "29500")] {
         rank.environment.insert(name.into(), value.into());
     }
@@ -360,7 +361,10 @@ fn a_rank_without_its_agent_is_an_orphan_and_one_with_it_is_ended_through_it() {
     // The agent lives, with another rank: what left the run on purpose is none of ours to judge.
     let two = vec![rank(70, init()), rank(71, agent)];
     assert_eq!(cause_of(&status(&snapshot(listed(&[(70, 4000), (71, 4000)]), two)), 70), Cause::Detached);
-    // Its variables are inherited by what it starts and lets go.
+    // Its variables are inherited by what it starts and lets go, in the same session or in a new one.
+    let mut daemon = rank(70, init());
+    daemon.argv = ["python3", "server.py"].map(Into::into).to_vec();
+    assert_eq!(cause_of(&one(daemon, 4000), 70), Cause::Detached);
     let mut let_go = rank(70, init());
     let_go.sid = 69;
     assert_eq!(cause_of(&one(let_go, 4000), 70), Cause::Detached);
@@ -368,6 +372,23 @@ fn a_rank_without_its_agent_is_an_orphan_and_one_with_it_is_ended_through_it() {
     let mut by_hand = rank(70, init());
     by_hand.environment.remove("TORCHELASTIC_RUN_ID");
     assert_eq!(cause_of(&one(by_hand, 4000), 70), Cause::Detached);
+}
+
+#[test]
+fn a_detached_process_is_shown_what_its_end_gives_back_unless_it_has_an_owner() {
+    let report = one(cuda(70, init()), 4000);
+    assert_eq!((cause_of(&report, 70), commands(&report)), (Cause::Detached, vec!["gpuresid reclaim --pid 70"]));
+    // Nothing to speak of, a service, and a monitor.
+    assert_eq!(commands(&one(cuda(70, init()), 8)), [""; 0]);
+    let mut service = cuda(70, init());
+    service.cgroup = Some("/system.slice/train.service".into());
+    assert_eq!(commands(&one(service, 4000)), [""; 0]);
+    // The largest first, and no more than can be read.
+    let sizes = [(70, 100), (71, 4000), (72, 300), (73, 200)];
+    let all = sizes.iter().map(|(pid, _)| cuda(*pid, init())).collect();
+    let report = status(&snapshot(listed(&sizes), all));
+    let steps = ["gpuresid reclaim --pid 71", "gpuresid reclaim --pid 72", "gpuresid reclaim --pid 73"];
+    assert_eq!(commands(&report), steps);
 }
 
 #[test]

@@ -41,7 +41,9 @@ fn reason(seen: &Seen, view: &TorchView) -> String {
                 "it was forked from PID {parent} after that one had initialised CUDA, where PyTorch refuses CUDA; what it \
                  keeps is that one's"
             ),
-            None => "PyTorch did not use CUDA in it (another library did), or it ended before its first sample".into(),
+            None => "PyTorch did not use CUDA in it (another library did), it ended before its first sample, or it could not \
+                     write what it saw (another user by then, another root directory, a full disk)"
+                .into(),
         };
     }
     if !is_python(name) && !is_python(&seen.comm) {

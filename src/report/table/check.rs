@@ -3,7 +3,7 @@
 use super::{
     grid::{Column, Grid},
     parts::Page,
-    torch::torch,
+    torch::{is_about_torch, torch},
 };
 use crate::{
     model::{Bytes, Cause, CommandReport, DeviceReport, FindingKind, Holder, Lineage, Report, Verdict},
@@ -32,8 +32,8 @@ pub fn check(report: &Report, style: &Style, out: &mut dyn Write) -> io::Result<
         page.leftovers(&report.leftovers)?;
         // What PyTorch was asked for is not about the verdict, and neither is where it could not be asked.
         if let Some(processes) = &report.torch {
-            torch(&mut page, processes)?;
-            let blind: Vec<_> = report.gaps.iter().filter(|g| g.about == "PyTorch").cloned().collect();
+            torch(&mut page, processes, &report.gaps)?;
+            let blind: Vec<_> = report.gaps.iter().filter(|gap| is_about_torch(gap)).cloned().collect();
             page.gaps(&blind)?;
         }
         return Ok(());
@@ -45,7 +45,7 @@ pub fn check(report: &Report, style: &Style, out: &mut dyn Write) -> io::Result<
     page.findings(&report.findings)?;
     page.leftovers(&report.leftovers)?;
     if let Some(processes) = &report.torch {
-        torch(&mut page, processes)?;
+        torch(&mut page, processes, &report.gaps)?;
     }
     page.gaps(&report.gaps)?;
     page.advice(&report.advice)
@@ -103,9 +103,9 @@ fn after_cleanup(report: &Report) -> Option<String> {
     let all = back.iter().all(|(stayed, back)| stayed.saturating_sub(*back) <= JITTER);
     let sum: Bytes = back.iter().map(|(_, back)| *back).sum();
     match (all, sum == Bytes::ZERO) {
-        (true, _) => Some("; it came back with --cleanup".into()),
+        (true, _) => Some("; --cleanup got it back".into()),
         (false, true) => None,
-        (false, false) => Some(format!("; {sum} of it came back with --cleanup")),
+        (false, false) => Some(format!("; --cleanup got {sum} of it back")),
     }
 }
 

@@ -75,7 +75,7 @@ fn stands_out(page: &mut Page<'_>, report: &StatusReport) -> io::Result<()> {
     let odd: Vec<_> = report
         .holders
         .iter()
-        .filter(|h| words::stands_out(h.cause))
+        .filter(|h| words::stands_out(h.cause) || (h.cause == Cause::Detached && is_advised(report, h.pid)))
         .map(|h| {
             let memory = if known_memory(&h.devices) { format!(", {}", h.held()) } else { String::new() };
             format!("PID {} ({}{memory})", h.pid, words::cause(h.cause))
@@ -90,6 +90,12 @@ fn stands_out(page: &mut Page<'_>, report: &StatusReport) -> io::Result<()> {
     }
     let quiet = report.ghosts.is_empty() && report.findings.is_empty() && report.gaps.is_empty();
     if quiet { page.line("Nothing stands out.") } else { Ok(()) }
+}
+
+/// A step names it.
+fn is_advised(report: &StatusReport, pid: u32) -> bool {
+    let names = |command: &str| command.split([' ', ';']).any(|word| word == pid.to_string());
+    report.advice.iter().filter_map(|step| step.command.as_deref()).any(names)
 }
 
 fn device_table(page: &mut Page<'_>, report: &StatusReport) -> io::Result<()> {

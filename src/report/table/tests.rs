@@ -226,9 +226,9 @@ fn what_a_clean_up_got_back_stands_in_the_first_line() {
     let head = |report: &Report| checked(report, PLAIN).lines().next().unwrap().to_owned();
     let residue = "gpuresid: residue: 5738 MiB of GPU memory did not come back (GPU 0; limit 16 MiB)";
     for (after, ended, more) in [
-        (Some(0), true, "; it came back with --cleanup"),
-        (Some(15), true, "; it came back with --cleanup"),
-        (Some(1000), true, "; 4738 MiB of it came back with --cleanup"),
+        (Some(0), true, "; --cleanup got it back"),
+        (Some(15), true, "; --cleanup got it back"),
+        (Some(1000), true, "; --cleanup got 4738 MiB of it back"),
         (Some(5738), true, ""),
         (None, true, ""),
         (Some(0), false, ""),
@@ -414,24 +414,24 @@ fn status_names_holders_on_the_devices_where_they_hold() {
         seen(&two, PLAIN),
         "\
 GPU memory: what is in use on 2 GPUs could not be read in full (driver 580.159.04, CUDA 13.0)
-Look at PID 678 (stopped, 2566 MiB) and PID 701 (shared handle).
+Look at PID 678 (stopped, 2566 MiB) and PID 701 (exported handle).
 
 DEVICE  NAME             TOTAL       FREE    USED =  LISTED +  UNACCOUNTED
 GPU 0   NVIDIA H200  140.4 GiB  137.8 GiB  2100 MiB  2048 MiB       52 MiB
 GPU 1   NVIDIA H200          ?          ?         ?         ?            ?
 
 Who holds it
-PID  USER     AGE  STATE     ON              MEMORY  CAUSE          COMMAND
-678  alice  2 min  sleeping  GPU 0         2048 MiB  stopped        python train.py --epochs 3
+PID  USER     AGE  STATE     ON              MEMORY  CAUSE            COMMAND
+678  alice  2 min  sleeping  GPU 0         2048 MiB  stopped          python train.py --epochs 3
                              GPU 1          518 MiB
-700  alice  2 min  sleeping  GPU 1         1024 MiB  in use         python train.py --epochs 3
-701  alice  2 min  sleeping  GPU 0, GPU 1         ?  shared handle  python train.py --epochs 3
+700  alice  2 min  sleeping  GPU 1         1024 MiB  in use           python train.py --epochs 3
+701  alice  2 min  sleeping  GPU 0, GPU 1         ?  exported handle  python train.py --epochs 3
 
 PID 678: stopped
   command: /usr/bin/python train.py --epochs 3
   - it is stopped (Ctrl-Z or SIGSTOP), and keeps its memory until it goes on or is killed
 
-PID 701: shared handle
+PID 701: exported handle
   command: /usr/bin/python train.py --epochs 3
   - it keeps a handle to memory that another process allocated and shared
 "

@@ -6,10 +6,10 @@ use super::*;
 fn visible_devices() {
     const CHECK: &str = "env.CUDA_VISIBLE_DEVICES";
     says(CHECK, Level::Ok, "not set", |_| {});
-    for (value, n) in [("0", 1), ("0,1", 2), (" 1 , 0", 2), ("GPU-0000", 1), ("GPU-1,GPU-0", 2)] {
+    for (value, n) in [("0", 1), ("0,1", 2), (" 1 , 0", 2), ("GPU-0000", 1), ("GPU-1,GPU-0", 2), ("1gpu", 1)] {
         says(CHECK, Level::Ok, &format!("selects {n} "), set("CUDA_VISIBLE_DEVICES", value));
     }
-    for value in ["", "-1", "7", "NoDevFiles", "GPU-9", "GPU-", "2,0"] {
+    for value in ["", "-1", "7", "NoDevFiles", "GPU-9", "GPU-", "2,0", "0,0", "1,0,1", "GPU-0,GPU-0"] {
         says(CHECK, Level::Fail, "selects nothing", set("CUDA_VISIBLE_DEVICES", value));
     }
     for (value, at, why) in [

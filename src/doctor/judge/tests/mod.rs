@@ -114,6 +114,7 @@ pub(super) fn healthy() -> Facts {
             metadata_version: Some("2.11.0".into()),
             cuda: Some("13.0".into()),
             hip: None,
+            tells_cuda: true,
         }),
     }
 }
@@ -213,5 +214,6 @@ pub(super) fn torch(version: &str, cuda: Option<&str>) -> Torch {
         metadata_version: Some(version.into()),
         cuda: cuda.map(Into::into),
         hip: None,
+        tells_cuda: true,
     }
 }

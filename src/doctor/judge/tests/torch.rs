@@ -40,6 +40,9 @@ fn pytorchs_cuda_needs_a_driver() {
     ] {
         says("torch.cuda", Level::Fail, fix, with(version, Some(cuda), driver));
     }
+    says("torch.cuda", Level::CouldNotLook, "does not tell", |f| {
+        f.python = python(Torch { version: None, tells_cuda: false, ..torch("2.11.0+cu130", None) });
+    });
     says("torch.cuda", Level::CouldNotLook, "none to compare with", |f| {
         f.driver = Err(Failure { kind: FailureKind::NoDriver, message: "no".into(), hint: None });
         f.kernel.module = None;
@@ -134,6 +137,20 @@ fn an_install_that_is_not_whole() {
     });
     says("torch", Level::CouldNotLook, "version.py cannot be read", |f| {
         f.python = python(Torch { version: None, metadata_version: None, ..torch("", None) });
+    });
+}
+
+#[test]
+fn a_path_with_blanks_stands_in_quotes_in_what_is_to_be_pasted() {
+    says("torch.install", Level::Fail, "'/my venv;id/python' -m pip", |f| {
+        f.python = Python::Found {
+            interpreter: "/my venv;id/python".into(),
+            searched: Vec::new(),
+            torch: vec![Torch { metadata_version: Some("2.9.1".into()), ..torch("2.11.0+cu130", Some("13.0")) }],
+        };
+    });
+    says("torch", Level::CouldNotLook, "$('/my shims/python' -c", |f| {
+        f.python = Python::Unclear("/my shims/python".into(), "a script".into());
     });
 }
 
