@@ -140,7 +140,7 @@ fn nonsense_on_the_command_line() {
         (
             "status --fail-on tiredness",
             "invalid value 'tiredness' for '--fail-on <CAUSE>': the causes are stuck_in_kernel, draining (on its way out), stopped, \
-             half_dead, mps_server, forked_copy, exported_handle (shared handle), peer_mapping, orphan, still_running, detached, context_only, \
+             half_dead, mps_server, forked_copy, exported_handle, peer_mapping, orphan, still_running, detached, context_only, \
              grown_neighbour (grew meanwhile), new_neighbour (new meanwhile), out_of_sight, platform (not told), in_use\n\nhint: more: gpuresid --help, gpuresid COMMAND --help\n",
         ),
         (
