@@ -48,6 +48,8 @@ pub(crate) struct Parts {
     pub(crate) excess_rises: Bytes,
     /// An own or unknown process lives and has an NVIDIA file open, so that it may hold memory that no list names.
     pub(crate) hider: bool,
+    /// Such a one that has nothing open but what keeps an exported handle: if it is none, nothing else explains why.
+    pub(crate) keeper_of_a_handle: bool,
     /// Memory that moved to a foreign process, with proof.
     pub(crate) moved_proven: Bytes,
     /// Memory that may have moved to a foreign process.
@@ -92,7 +94,11 @@ impl Parts {
             return Bytes::ZERO;
         }
         match self.excess_now {
-            Some(now) => Bytes::at_least_zero(now - i128::from(charged_growth.0)).min(self.excess_rises),
+            Some(now) => {
+                let unnamed = Bytes::at_least_zero(now - i128::from(charged_growth.0));
+                // What others gave back between the same two looks hides a rise.
+                if self.keeper_of_a_handle { unnamed } else { unnamed.min(self.excess_rises) }
+            }
             None => Bytes::at_least_zero(used_growth - i128::from(low.0)),
         }
     }

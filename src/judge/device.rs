@@ -9,7 +9,7 @@ use super::{
     sharing::shares_memory_of,
     unattributed,
 };
-use crate::model::{Bytes, Device, DeviceReport, Gap, Lineage, Scope, SystemPages, Verdict};
+use crate::model::{Bytes, Device, DeviceReport, Gap, Lineage, Process, Scope, SystemPages, Verdict};
 
 /// One device, judged.
 pub(crate) struct Judged {
@@ -177,7 +177,9 @@ fn parts(run: &Run<'_>, scene: &Scene<'_>, device: &Device, comparable: bool, ga
         chargeable: chargeable(run, scene, device),
         excess_now,
         excess_rises: trace.map_or_else(|| Bytes::at_least_zero(growth.unwrap_or(0)), |t| t.excess_rises),
-        hider: hider(run, scene),
+        hider: hiders(run, scene).next().is_some()
+            || run.after.uninspected.iter().any(|u| run.launch.survivors.contains(&u.id)),
+        keeper_of_a_handle: hiders(run, scene).any(|p| scene.may_keep_a_handle(p)),
         moved_proven,
         moved_possible,
         out_of_sight: run.out_of_sight(),
@@ -214,11 +216,11 @@ fn chargeable(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> bool {
     !(listed_before || others_now || blind || grown_files())
 }
 
-/// A living process of the run, or one that could be, may hold memory that no list names.
-fn hider(run: &Run<'_>, scene: &Scene<'_>) -> bool {
+/// Living processes of the run, or that could be, which may hold memory that no list names.
+fn hiders<'a>(run: &'a Run<'_>, scene: &'a Scene<'_>) -> impl Iterator<Item = &'a Process> {
     let may_hold = |lineage| matches!(lineage, Lineage::Own | Lineage::Unknown);
-    run.processes.iter().any(|p| p.can_hold_memory() != Some(false) && may_hold(scene.attribute(run, p).lineage))
-        || run.after.uninspected.iter().any(|u| run.launch.survivors.contains(&u.id))
+    let processes = run.processes.iter();
+    processes.filter(move |p| p.can_hold_memory() != Some(false) && may_hold(scene.attribute(run, p).lineage))
 }
 
 /// The process maps a file that is named after a process of the run.

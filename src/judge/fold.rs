@@ -152,7 +152,7 @@ impl Fold {
                 note(&mut self.gaps, gap.clone());
             }
             let (Some(memory), Some(entries)) = (reading.memory, reading.entries.as_ref()) else {
-                fold.trace.failed_looks += 1;
+                fold.miss();
                 fold.trace.peak_used = fold.trace.peak_used.max(reading.used());
                 self.unread.insert(reading.uuid.clone());
                 continue;
@@ -189,7 +189,7 @@ impl Fold {
         self.unread.extend(self.devices.keys().cloned());
         note(&mut self.gaps, gap);
         for fold in self.devices.values_mut() {
-            fold.trace.failed_looks += 1;
+            fold.miss();
         }
     }
 

@@ -137,6 +137,11 @@ impl<'a> Scene<'a> {
             .max_by_key(|(_, bytes)| *bytes)
     }
 
+    /// It has the control file open without what a context needs, and more than a program that only watches.
+    pub(crate) fn may_keep_a_handle(&self, process: &Process) -> bool {
+        process.files.as_ref().is_some_and(|f| f.control() > 0 && f.uvm() == 0) && !self.looks_like_nvml_client(process)
+    }
+
     /// A process with no more files than a plain NVML client of this driver: it may only watch.
     pub(crate) fn looks_like_nvml_client(&self, process: &Process) -> bool {
         let Some(files) = &process.files else { return false };

@@ -32,8 +32,7 @@ pub(crate) fn explain(scene: &Scene<'_>, device: &Device) -> Explanation {
     };
     let minor = device.identity.minor;
     let on_it = |p: &Process| p.files.as_ref().is_some_and(|f| minor.is_none_or(|minor| f.on_minor(minor) > 0));
-    let bare: Vec<_> =
-        unlisted().filter(|p| p.files.as_ref().is_some_and(|f| f.control() > 0 && f.uvm() == 0)).collect();
+    let bare: Vec<_> = unlisted().filter(|p| scene.may_keep_a_handle(p)).collect();
     let open: Vec<_> = unlisted().filter(|p| on_it(p) && p.files.as_ref().is_some_and(|f| f.uvm() > 0)).collect();
     if !bare.is_empty() {
         possible.push(format!(

@@ -84,7 +84,7 @@ pub struct DeviceTrace {
     /// As above, plus the growth of the excess in that look.
     pub peak_charged_with_excess: Bytes,
     /// Sum of the rises of the excess (unaccounted memory beyond the context cost) from look to look since the
-    /// before-look.
+    /// before-look. Across looks that failed all of it may have risen anew.
     pub excess_rises: Bytes,
     /// Smallest growth of the excess since the before-look over the settling looks, in bytes, signed; `None` if no
     /// settling look could be read.

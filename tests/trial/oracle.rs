@@ -149,6 +149,8 @@ fn truth(plan: &Plan, played: &Played, gpu: usize) -> Truth {
 fn others(plan: &Plan, played: &Played, gpu: usize, truth: &mut Truth) {
     let holds = |n: &&Neighbour| n.being != Being::Monitor && n.gpu == gpu;
     let here: Vec<&Neighbour> = plan.neighbours.iter().filter(holds).collect();
+    // What happened while it could not be read may have cancelled out.
+    truth.rises |= matches!(plan.trouble, Trouble::FailsMeanwhile(on) | Trouble::ListsFailMeanwhile(on) if on == gpu);
     truth.others_listed = here.iter().any(|n| !n.late || remains(n));
     for neighbour in &here {
         let own = if neighbour.being == Being::Managed { neighbour.mib * MIB } else { 0 };
@@ -171,7 +173,9 @@ fn others(plan: &Plan, played: &Played, gpu: usize, truth: &mut Truth) {
     let strangers = plan.neighbours.iter().any(|n| blind(n) || (is_copy(n) && born(n)));
     let hider = plan.leftovers.iter().any(|left| stays(left.kind)) || strangers;
     let without_a_name = truth.others_unlisted + truth.unlisted + truth.in_flight;
-    if hider && truth.rises && without_a_name > 0 {
+    // Of which GPU a handle is cannot be seen.
+    let handle = plan.leftovers.iter().any(|left| left.kind == Left::ExportedHandle);
+    if hider && (truth.rises || handle) && without_a_name > 0 {
         truth.hidden.insert("memory without a name, and somebody who could hold it");
     }
     let dies = plan.command.is_some_and(|(on, _)| on == gpu)

@@ -22,6 +22,8 @@ pub(super) struct DeviceFold {
     pub(super) trace: DeviceTrace,
     pub(super) excess_before: Option<i128>,
     pub(super) excess_last: Option<i128>,
+    /// Looks have failed since then.
+    excess_missed: bool,
     /// The context costs of a device that listed others before are theirs.
     pub(super) listed_before: bool,
     /// What no list names may be the operating system's.
@@ -62,12 +64,19 @@ impl DeviceFold {
             },
             excess_before: excess,
             excess_last: excess,
+            excess_missed: false,
             listed_before: !entries.is_empty(),
             system_pages: device.identity.system_pages() != SystemPages::No,
             origins: entries.iter().map(|e| (key(e), origin(e))).collect(),
             last: entries.iter().map(|e| (key(e), e.bytes)).collect(),
             stride: 1,
         }
+    }
+
+    /// A look that could not be read.
+    pub(super) fn miss(&mut self) {
+        self.trace.failed_looks += 1;
+        self.excess_missed = true;
     }
 
     /// Takes the next look. `settling`: the command has ended.
@@ -105,8 +114,11 @@ impl DeviceFold {
         trace.peak_charged_with_excess =
             trace.peak_charged_with_excess.max(sum + Bytes::at_least_zero(growth.unwrap_or(0)));
         if let (Some(last), Some(now)) = (self.excess_last, excess) {
-            trace.excess_rises = trace.excess_rises + Bytes::at_least_zero(now - last);
+            // Behind looks that failed, others may have given back all that was there, and the run taken as much.
+            let since = if self.excess_missed { last.min(0) } else { last };
+            trace.excess_rises = trace.excess_rises + Bytes::at_least_zero(now - since);
         }
+        self.excess_missed = excess.is_none();
         if settling && let Some(growth) = growth.and_then(|g| i64::try_from(g).ok()) {
             // Memory that is listed no more but stays (an exported handle whose maker ends) begins a new count.
             let same_entries = self.last.keys().eq(now.keys());
