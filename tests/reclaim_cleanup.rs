@@ -60,7 +60,7 @@ fn whatever_is_left_is_ended_and_the_exit_code_still_tells() {
         if kind != "handle" {
             let head = end.stderr.lines().next().unwrap();
             assert!(
-                head.starts_with("gpuresid: residue: ") && head.ends_with("; it came back with --cleanup"),
+                head.starts_with("gpuresid: residue: ") && head.ends_with("; --cleanup got it back"),
                 "{head}"
             );
         }
