@@ -13,7 +13,7 @@ Without --yes nothing is ended: you see the plan, with each process, the signals
 should come back.
 
 Examples:
-  What the processes hold whose run is proven to have ended:
+  Processes whose run is proven to have ended:
     gpuresid reclaim --orphans
   What a checked command left behind:
     gpuresid reclaim --report result.json --yes
