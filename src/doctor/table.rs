@@ -22,6 +22,8 @@ pub struct Table {
     pub wheels: Vec<Wheel>,
     /// Since when there are which means to look at memory and to limit it.
     pub apis: Vec<Api>,
+    /// The PyTorch whose allocator has these options; a newer one may have more.
+    pub options_of: Version,
     /// The options of PyTorch's allocator.
     pub options: Vec<AllocatorOption>,
     /// Known faults.

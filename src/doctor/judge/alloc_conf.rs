@@ -38,7 +38,14 @@ pub(super) fn read(text: &str, table: &Table, torch: Option<&Version>) -> (Vec<S
             continue;
         };
         match table.options.iter().find(|option| option.key == key) {
-            None => troubles.push(Trouble::Refused(unknown(key, table))),
+            None => troubles.push(match torch.filter(|torch| **torch > table.options_of) {
+                Some(newer) => Trouble::Doubtful(format!(
+                    "{}, as far as known here; PyTorch {} may have it",
+                    unknown(key, table),
+                    newer.release()
+                )),
+                None => Trouble::Refused(unknown(key, table)),
+            }),
             Some(option) => {
                 let taken = as_read(&option.value, value);
                 if let Err(why) = allowed(&option.value, taken) {
@@ -235,6 +242,16 @@ mod tests {
         assert_eq!(
             found,
             [Trouble::Refused("expandable_segments is known since PyTorch 2.1.0, and 1.13.1 is installed".into())]
+        );
+    }
+
+    #[test]
+    fn an_option_that_is_not_known_may_be_one_of_a_newer_version() {
+        assert!(matches!(troubles("speed:fast", Some("2.11.0+cu130")).as_slice(), [Trouble::Refused(_)]));
+        let found = troubles("speed:fast", Some("2.12.1"));
+        assert!(
+            matches!(found.as_slice(), [Trouble::Doubtful(why)] if why.ends_with("PyTorch 2.12.1 may have it")),
+            "{found:?}"
         );
     }
 
