@@ -59,10 +59,7 @@ fn whatever_is_left_is_ended_and_the_exit_code_still_tells() {
         );
         if kind != "handle" {
             let head = end.stderr.lines().next().unwrap();
-            assert!(
-                head.starts_with("gpuresid: residue: ") && head.ends_with("; --cleanup got it back"),
-                "{head}"
-            );
+            assert!(head.starts_with("gpuresid: residue: ") && head.ends_with("; --cleanup got it back"), "{head}");
         }
         assert_eq!(living(&rig), [neighbour.pid()], "{kind}");
         // Nothing is left to advise.
