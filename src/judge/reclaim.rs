@@ -3,7 +3,7 @@
 
 use super::{
     advice::step,
-    cause::{NOTICEABLE, adopts},
+    cause::{NOTICEABLE, adopts, has_surely_adopted},
     programs::{Remedy, recognise},
     scene::Scene,
 };
@@ -153,7 +153,15 @@ fn may_be_left(scene: &Scene<'_>, holder: &Holder) -> bool {
         && holder.held() > NOTICEABLE
         && holder.ends_with.is_none()
         && holder.lineage != Lineage::Own
-        && scene.living(holder).is_some_and(|process| within_reach(process) && !only_draws(scene, process.id))
+        && scene.living(holder).is_some_and(|process| {
+            within_reach(process) && !only_draws(scene, process.id) && !is_work_of_pid_1(scene, process)
+        })
+}
+
+/// In a container PID 1 may be what started it: it is in that one's session, which whatever comes in later is not.
+fn is_work_of_pid_1(scene: &Scene<'_>, process: &Process) -> bool {
+    let parent = process.ancestors.first().filter(|parent| parent.id.pid == 1);
+    process.sid == 1 && parent.is_some_and(|parent| !has_surely_adopted(scene, parent))
 }
 
 /// Listed as a program that draws, as a desktop's are, and nowhere as one that computes.

@@ -396,6 +396,16 @@ fn a_detached_process_is_shown_what_its_end_gives_back_unless_it_has_an_owner() 
     ] {
         assert_eq!(commands(&one(left_alone, 4000)), [""; 0]);
     }
+    // Below a container's first program, which may have started it: but not what came in later.
+    let in_a_container = |sid| {
+        let mut process = cuda(70, vec![ancestor(id(1, 0), "bash")]);
+        process.sid = sid;
+        let mut snapshot = snapshot(listed(&[(70, 4000)]), vec![process]);
+        snapshot.observer.initial_pid_namespace = Some(false);
+        status(&snapshot)
+    };
+    let advised = |report: &StatusReport| commands(report).contains(&"gpuresid reclaim --pid 70");
+    assert!(!advised(&in_a_container(1)) && advised(&in_a_container(60)));
     let mut drawn = listed(&[(70, 4000)]);
     drawn.entries.as_mut().unwrap()[0].lists = vec![ListKind::Graphics];
     assert_eq!(commands(&status(&snapshot(drawn.clone(), vec![cuda(70, init())]))), [""; 0]);
