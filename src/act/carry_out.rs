@@ -104,6 +104,9 @@ impl Hands<'_> {
             }
         }
         self.wait(plan, &turns, &before, self.allowed.grace, |_| true);
+        // Before SIGKILL, which shows as the same until it is taken.
+        let leaving: BTreeSet<ProcId> =
+            turns.iter().filter_map(|t| Some(t.aim.as_ref()?.target.id)).filter(|id| self.is_leaving(*id)).collect();
         if self.allowed.force {
             for turn in &turns {
                 if let (Some(aim), Some(step)) = (&turn.aim, plan.steps.get_mut(turn.place))
@@ -113,9 +116,8 @@ impl Hands<'_> {
                 }
             }
             self.wait(plan, &turns, &before, KILL_PATIENCE, |_| true);
-        } else {
-            self.wait(plan, &turns, &before, EXIT_PATIENCE, |id| self.is_leaving(id));
         }
+        self.wait(plan, &turns, &before, EXIT_PATIENCE, |id| leaving.contains(&id));
         for turn in &turns {
             let (Some(aim), Some(step)) = (&turn.aim, plan.steps.get_mut(turn.place)) else { continue };
             if step.shown.outcome.is_some() {
@@ -219,11 +221,9 @@ impl Hands<'_> {
         }
     }
 
-    /// It is exiting: no further signal makes that faster. Of a process whose main thread alone has ended that is not
-    /// known.
+    /// It is exiting: no further signal makes that faster.
     fn is_leaving(&self, id: ProcId) -> bool {
-        let process = self.reader.identify(id.pid).ok().flatten().filter(|p| p.id == id);
-        process.is_some_and(|p| p.dying && !p.leader_gone)
+        self.reader.identify(id.pid).ok().flatten().is_some_and(|p| p.id == id && p.dying)
     }
 
     /// Holders below a supervisor that it has started since its signal: it is on its way out and will not look after
