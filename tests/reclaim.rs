@@ -377,6 +377,18 @@ fn nobody_waits_for_the_memory_of_those_who_live_on() {
 }
 
 #[test]
+fn who_is_on_its_way_out_when_its_grace_is_over_has_not_resisted() {
+    for threads in ["", "exit-main-thread"] {
+        let rig = Rig::new();
+        // The kernel takes a moment to tear this memory down.
+        let _running = rig.start(&format!("alloc 0 1GiB eat 2GiB {threads} ready up hold"));
+        let pid = rig.wait_for("up");
+        let end = rig.run(&format!("reclaim --pid {pid} --grace 40ms --yes --json"));
+        assert_eq!(step(&all_back(&rig, &end), pid)["outcome"], "ended", "{threads}");
+    }
+}
+
+#[test]
 fn a_stopped_process_is_let_go_on_to_end() {
     let rig = Rig::new();
     let _running = rig.start("alloc 0 1GiB ready up stop-self hold");

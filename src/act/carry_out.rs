@@ -20,6 +20,8 @@ use std::{
 
 /// A process that does not end of SIGKILL is stuck in the kernel.
 const KILL_PATIENCE: Duration = Duration::from_secs(15);
+/// So long the kernel may take to tear a process down that has obeyed SIGTERM (much pinned host memory).
+const EXIT_PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(10);
 /// What a supervisor starts while it ends is looked for so often.
 const WATCH: Duration = Duration::from_millis(50);
@@ -101,7 +103,10 @@ impl Hands<'_> {
                 turn.aim = self.terminate(step);
             }
         }
-        self.wait(plan, &turns, &before, self.allowed.grace);
+        self.wait(plan, &turns, &before, self.allowed.grace, |_| true);
+        // Before SIGKILL, which shows as the same until it is taken.
+        let leaving: BTreeSet<ProcId> =
+            turns.iter().filter_map(|t| Some(t.aim.as_ref()?.target.id)).filter(|id| self.is_leaving(*id)).collect();
         if self.allowed.force {
             for turn in &turns {
                 if let (Some(aim), Some(step)) = (&turn.aim, plan.steps.get_mut(turn.place))
@@ -110,8 +115,9 @@ impl Hands<'_> {
                     self.send(step, aim, Signal::KILL);
                 }
             }
-            self.wait(plan, &turns, &before, KILL_PATIENCE);
+            self.wait(plan, &turns, &before, KILL_PATIENCE, |_| true);
         }
+        self.wait(plan, &turns, &before, EXIT_PATIENCE, |id| leaving.contains(&id));
         for turn in &turns {
             let (Some(aim), Some(step)) = (&turn.aim, plan.steps.get_mut(turn.place)) else { continue };
             if step.shown.outcome.is_some() {
@@ -184,11 +190,19 @@ impl Hands<'_> {
     }
 
     /// Until all have ended or the time is over. Whoever a supervisor starts meanwhile is added to the plan.
-    fn wait(&self, plan: &mut Plan, turns: &[Turn], before: &Before, patience: Duration) {
+    fn wait(
+        &self,
+        plan: &mut Plan,
+        turns: &[Turn],
+        before: &Before,
+        patience: Duration,
+        counts: impl Fn(ProcId) -> bool,
+    ) {
         let until = Instant::now() + patience;
         let mut next_watch = Instant::now();
         loop {
-            let living: Vec<&Turn> = turns.iter().filter(|t| t.aim.as_ref().is_some_and(|a| !a.has_ended())).collect();
+            let lives = |aim: &Aim| !aim.has_ended() && counts(aim.target.id);
+            let living: Vec<&Turn> = turns.iter().filter(|t| t.aim.as_ref().is_some_and(lives)).collect();
             if living.is_empty() || Instant::now() >= until {
                 return;
             }
@@ -205,6 +219,11 @@ impl Hands<'_> {
             }
             thread::sleep(PAUSE);
         }
+    }
+
+    /// It is exiting: no further signal makes that faster.
+    fn is_leaving(&self, id: ProcId) -> bool {
+        self.reader.identify(id.pid).ok().flatten().is_some_and(|p| p.id == id && p.dying)
     }
 
     /// Holders below a supervisor that it has started since its signal: it is on its way out and will not look after

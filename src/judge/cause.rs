@@ -300,7 +300,7 @@ const INITS: [&str; 9] =
     ["systemd", "init", "tini", "dumb-init", "docker-init", "catatonit", "s6-svscan", "runit", "openrc-init"];
 
 /// The parent is one that adopts, and not what started it: in a container PID 1 may be the program itself.
-fn has_surely_adopted(scene: &Scene<'_>, parent: &Ancestor) -> bool {
+pub(super) fn has_surely_adopted(scene: &Scene<'_>, parent: &Ancestor) -> bool {
     let first_of_machine = parent.id.pid == 1 && scene.snapshot.observer.initial_pid_namespace == Some(true);
     first_of_machine || INITS.contains(&parent.comm.as_str())
 }

@@ -3,10 +3,11 @@
 
 use super::{
     advice::step,
-    cause::{NOTICEABLE, adopts},
+    cause::{NOTICEABLE, adopts, has_surely_adopted},
+    programs::{Remedy, recognise},
     scene::Scene,
 };
-use crate::model::{Advice, Cause, Holder, Lineage, ProcId, Process};
+use crate::model::{Advice, Cause, Holder, Lineage, ListKind, ProcId, Process};
 
 /// Why the run of a holder with this cause has ended, by the marker that it carries; `above` finds an ancestor.
 pub(crate) fn proof_by_marker(
@@ -128,23 +129,45 @@ pub(super) fn of_orphans(scene: &Scene<'_>, holders: &[Holder]) -> Option<Advice
 const MOST_DETACHED: usize = 3;
 
 /// After a single look: whose parent is gone may be left over, or let go on purpose, which only people know. So they
-/// are named, the largest first, and shown what ending them would give back; not those that have an owner who ends them.
+/// are named, the largest first, and shown what ending them would give back; not those that have an owner who ends them,
+/// and not those that the plan would leave alone.
 pub(super) fn of_detached(scene: &Scene<'_>, holders: &[Holder]) -> Vec<Advice> {
     if scene.snapshot.observer.foreign_procfs {
         return Vec::new();
     }
-    let mut detached: Vec<&Holder> = holders.iter().filter(|h| may_be_left(h)).collect();
+    let mut detached: Vec<&Holder> = holders.iter().filter(|h| may_be_left(scene, h)).collect();
     detached.sort_by_key(|h| std::cmp::Reverse(h.held()));
     let why = "gpuresid cannot tell whether its run is over: nohup and services look the same. If you know that it is";
     detached.into_iter().take(MOST_DETACHED).map(|h| see(h, why)).collect()
 }
 
-/// Detached with memory that is worth a word, and nobody is known who started it to stay.
-fn may_be_left(holder: &Holder) -> bool {
+/// Detached with memory that is worth a word, of the user who asks, and nobody is known who started it to stay.
+fn may_be_left(scene: &Scene<'_>, holder: &Holder) -> bool {
+    let observer = &scene.snapshot.observer;
+    let within_reach = |process: &Process| {
+        process.uid == Some(observer.uid)
+            && process.pid_namespace == observer.pid_namespace
+            && !recognise(process).is_some_and(|known| matches!(known.program.remedy, Remedy::LeaveAlone(_)))
+    };
     holder.cause == Cause::Detached
         && holder.held() > NOTICEABLE
         && holder.ends_with.is_none()
         && holder.lineage != Lineage::Own
+        && scene.living(holder).is_some_and(|process| {
+            within_reach(process) && !only_draws(scene, process.id) && !is_work_of_pid_1(scene, process)
+        })
+}
+
+/// In a container PID 1 may be what started it: it is in that one's session, which whatever comes in later is not.
+fn is_work_of_pid_1(scene: &Scene<'_>, process: &Process) -> bool {
+    let parent = process.ancestors.first().filter(|parent| parent.id.pid == 1);
+    process.sid == 1 && parent.is_some_and(|parent| !has_surely_adopted(scene, parent))
+}
+
+/// Listed as a program that draws, as a desktop's are, and nowhere as one that computes.
+fn only_draws(scene: &Scene<'_>, id: ProcId) -> bool {
+    let mut lists = scene.listed_as(id).peekable();
+    lists.peek().is_some() && lists.all(|list| list == ListKind::Graphics)
 }
 
 /// The step that shows what would be ended and what comes back.

@@ -8,7 +8,7 @@ use super::{
     run::Run,
 };
 use crate::model::{
-    Bytes, Device, Entry, EntryOrigin, Lineage, Observer, ProcId, Process, Scope, Snapshot, SystemPages, Uuid,
+    Bytes, Device, Entry, EntryOrigin, Lineage, ListKind, Observer, ProcId, Process, Scope, Snapshot, SystemPages, Uuid,
 };
 
 /// A MIG parent whose instances are there: what it lists they list too.
@@ -107,6 +107,12 @@ impl<'a> Scene<'a> {
     /// The living process is listed somewhere.
     pub(crate) fn is_listed(&self, id: ProcId) -> bool {
         self.entries.iter().any(|e| matches!(e.keeper, Keeper::Alive(p) if p.id == id))
+    }
+
+    /// The lists that name the living process.
+    pub(crate) fn listed_as(&self, id: ProcId) -> impl Iterator<Item = ListKind> {
+        let its = self.entries.iter().filter(move |e| matches!(e.keeper, Keeper::Alive(p) if p.id == id));
+        its.flat_map(|e| e.entry.lists.iter().copied())
     }
 
     /// Whose a process of the run is. A copy whose parent is gone stands below PID 1 and could be anybody's; but the only

@@ -61,7 +61,7 @@ impl Drop for Probe {
         // Processes that live on go on writing. Under another name they do not find it, so that nothing comes into it
         // while it is emptied.
         let mut aside = self.directory.clone().into_os_string();
-        aside.push("-gone");
+        aside.push(left_behind::GONE);
         let moved = fs::rename(&self.directory, &aside).is_ok();
         let place = if moved { PathBuf::from(aside) } else { self.directory.clone() };
         // What cannot be removed lies in the directory for temporary files; there is nobody to tell any more.
@@ -86,7 +86,7 @@ impl Probe {
             ));
         }
         left_behind::remove(&place);
-        let laid = tempfile::Builder::new().prefix(left_behind::PREFIX).tempdir().and_then(|directory| {
+        let laid = left_behind::make().and_then(|directory| {
             let path = fs::canonicalize(directory.path())?;
             fs::set_permissions(&path, Permissions::from_mode(0o700))?;
             for (name, text) in FILES {

@@ -383,6 +383,34 @@ fn a_detached_process_is_shown_what_its_end_gives_back_unless_it_has_an_owner() 
     let mut service = cuda(70, init());
     service.cgroup = Some("/system.slice/train.service".into());
     assert_eq!(commands(&one(service, 4000)), [""; 0]);
+    // Whom the plan would leave alone: another user's, one in a container, who only watches; and a desktop's program.
+    let changed = |change: fn(&mut Process)| {
+        let mut process = cuda(70, init());
+        change(&mut process);
+        process
+    };
+    for left_alone in [
+        changed(|p| (p.uid, p.user) = (Some(1000), Some("alice".into()))),
+        changed(|p| p.pid_namespace = Some(2)),
+        changed(|p| p.argv = vec!["/usr/bin/nv-hostengine".into()]),
+    ] {
+        assert_eq!(commands(&one(left_alone, 4000)), [""; 0]);
+    }
+    // Below a container's first program, which may have started it: but not what came in later.
+    let in_a_container = |sid| {
+        let mut process = cuda(70, vec![ancestor(id(1, 0), "bash")]);
+        process.sid = sid;
+        let mut snapshot = snapshot(listed(&[(70, 4000)]), vec![process]);
+        snapshot.observer.initial_pid_namespace = Some(false);
+        status(&snapshot)
+    };
+    let advised = |report: &StatusReport| commands(report).contains(&"gpuresid reclaim --pid 70");
+    assert!(!advised(&in_a_container(1)) && advised(&in_a_container(60)));
+    let mut drawn = listed(&[(70, 4000)]);
+    drawn.entries.as_mut().unwrap()[0].lists = vec![ListKind::Graphics];
+    assert_eq!(commands(&status(&snapshot(drawn.clone(), vec![cuda(70, init())]))), [""; 0]);
+    drawn.entries.as_mut().unwrap()[0].lists.push(ListKind::Compute);
+    assert_eq!(commands(&status(&snapshot(drawn, vec![cuda(70, init())]))), ["gpuresid reclaim --pid 70"]);
     // The largest first, and no more than can be read.
     let sizes = [(70, 100), (71, 4000), (72, 300), (73, 200)];
     let all = sizes.iter().map(|(pid, _)| cuda(*pid, init())).collect();
