@@ -19,7 +19,7 @@ use std::{
 };
 
 /// A process that does not end of SIGKILL is stuck in the kernel.
-const KILL_PATIENCE: Duration = Duration::from_secs(15);
+const KILL_PATIENCE: Duration = Duration::from_secs(30);
 /// So long the kernel may take to tear a process down that has obeyed SIGTERM (much pinned host memory).
 const EXIT_PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(10);
