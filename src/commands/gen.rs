@@ -25,6 +25,12 @@ pub(super) fn run(global: &Global, args: &GenArgs) -> anyhow::Result<Ending> {
             "name the GPUs instead, by number or UUID: -i GPU",
         ));
     }
+    if args.output.as_deref() == Some(Path::new("-")) {
+        return Err(hinted(
+            "cannot write into `-`: standard output is where it goes without -o",
+            "leave out -o to print, or name a directory; for one of that name write -o ./-",
+        ));
+    }
     if recipe.for_root
         && let Some(why) = trust::objection(&binary).context("cannot see who may write this program")?
     {
@@ -36,12 +42,6 @@ pub(super) fn run(global: &Global, args: &GenArgs) -> anyhow::Result<Ending> {
     let wanted = Wanted { binary: &binary, gpus: &global.gpu };
     let files = (recipe.files)(&wanted);
     match &args.output {
-        Some(directory) if directory == Path::new("-") => {
-            return Err(hinted(
-                "cannot write into `-`: standard output is where it goes without -o",
-                "leave out -o to print, or name a directory; for one of that name write -o ./-",
-            ));
-        }
         Some(directory) => {
             for file in &files {
                 let path = directory.join(&file.name);
