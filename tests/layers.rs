@@ -90,8 +90,6 @@ const RULES: &[(&str, &[&str], Where)] = &[
             "src/run/",
             // The driver's and our own, as they are on this machine.
             "src/doctor/observe/",
-            // The running boot, which is no process's.
-            "src/torch/left_behind.rs",
             // Refuses to write reports there.
             "src/report/aside.rs",
             "src/report/pending.rs",

@@ -178,11 +178,12 @@ fn checked(options: &CheckOptions) -> Result<Ending, Stop> {
         .into());
     }
     let reader = ProcReader::new(options.proc.clone())?;
+    let boot = options.torch.then(|| reader.boot_id().ok()).flatten();
     let (events, received) = run::channel();
     let mut session = Session::start(reader, &events, received, options.look_timeout)?;
     // From here on a signal lets us clear up what is made now.
     let targets = Targets::prepare(&options.reports)?;
-    let probe = options.torch.then(Probe::prepare).transpose()?;
+    let probe = options.torch.then(|| Probe::prepare(boot.as_ref())).transpose()?;
     let driver = driver::Options {
         source: options.source.clone(),
         placement: Placement::Nursery,

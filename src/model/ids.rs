@@ -24,6 +24,13 @@ impl fmt::Display for ProcId {
 #[serde(transparent)]
 pub struct BootId(pub String);
 
+impl BootId {
+    /// Its first 8 characters, which tell one boot from another in names that people see.
+    pub fn short(&self) -> String {
+        self.0.chars().take(8).collect()
+    }
+}
+
 /// The UUID of a GPU (`GPU-…`) or a MIG instance (`MIG-…`), as NVML gives it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]

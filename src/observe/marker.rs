@@ -8,13 +8,9 @@ use crate::model::{BootId, ProcId, Process, ProcessState};
 /// What a snapshot's marker ends with: the gpuresid that made it ended at once, so its end proves nothing.
 const OF_A_SNAPSHOT: &str = "snapshot";
 
-fn boot_part(boot_id: &BootId) -> String {
-    boot_id.0.chars().take(8).collect()
-}
-
 /// The identity of a run: the first 8 of the boot id, PID and start time of the gpuresid that watches it.
 pub fn run_id(boot_id: &BootId, gpuresid: ProcId) -> String {
-    format!("{}-{}-{}", boot_part(boot_id), gpuresid.pid, gpuresid.start_ticks)
+    format!("{}-{}-{}", boot_id.short(), gpuresid.pid, gpuresid.start_ticks)
 }
 
 /// The identity of what is started after a snapshot.
@@ -36,7 +32,7 @@ fn last_run(marker: &str, boot_id: &BootId) -> Option<Run> {
     let last = marker.rsplit(':').next()?;
     let parts: Vec<&str> = last.split('-').collect();
     match parts.as_slice() {
-        [boot, pid, start, command] if *boot == boot_part(boot_id) => Some(Run {
+        [boot, pid, start, command] if *boot == boot_id.short() => Some(Run {
             gpuresid: ProcId { pid: pid.parse().ok()?, start_ticks: start.parse().ok()? },
             command: command.parse().ok()?,
         }),

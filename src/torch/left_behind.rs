@@ -4,6 +4,7 @@
 //! named so is told by what lies in it.
 
 use super::{FILES, STARTED};
+use crate::model::BootId;
 use rustix::{
     fs::{FlockOperation, Mode, OFlags, flock, open},
     process::geteuid,
@@ -30,8 +31,8 @@ const OLD: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// If it cannot be made.
-pub(super) fn make() -> io::Result<TempDir> {
-    tempfile::Builder::new().prefix(&prefix(boot().as_deref())).rand_bytes(RANDOM).tempdir()
+pub(super) fn make(boot: Option<&BootId>) -> io::Result<TempDir> {
+    tempfile::Builder::new().prefix(&prefix(boot)).rand_bytes(RANDOM).tempdir()
 }
 
 /// Locks a directory of ours for as long as the answer lives.
@@ -44,10 +45,9 @@ pub(super) fn lock(directory: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Removes what nobody holds. What cannot be removed stays: it is not what the user asked for.
-pub(super) fn remove(place: &Path) {
-    let Some(boot) = boot() else { return };
-    let prefix = prefix(Some(&boot));
+/// Removes what nobody of this boot holds. What cannot be removed stays: it is not what the user asked for.
+pub(super) fn remove(place: &Path, boot: &BootId) {
+    let prefix = prefix(Some(boot));
     let entries = fs::read_dir(place).into_iter().flatten().flatten();
     for path in entries.filter(|e| is_name(e.file_name().as_bytes(), &prefix)).map(|e| e.path()) {
         // Its owner may be about to lock a young one: it is not even tried.
@@ -59,14 +59,8 @@ pub(super) fn remove(place: &Path) {
     }
 }
 
-/// The start of the boot's id.
-fn boot() -> Option<String> {
-    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    id.get(..8).map(ToOwned::to_owned)
-}
-
-fn prefix(boot: Option<&str>) -> String {
-    boot.map_or_else(|| PREFIX.to_owned(), |boot| format!("{PREFIX}{boot}-"))
+fn prefix(boot: Option<&BootId>) -> String {
+    boot.map_or_else(|| PREFIX.to_owned(), |boot| format!("{PREFIX}{}-", boot.short()))
 }
 
 fn is_name(name: &[u8], prefix: &str) -> bool {
@@ -110,7 +104,8 @@ mod tests {
     #[test]
     fn only_an_old_private_directory_of_the_probe_is_removed() {
         let place = tempfile::tempdir().unwrap();
-        let prefix = prefix(boot().as_deref());
+        let boot = BootId("0d5c1c2a-1111-2222-3333-444444444444".into());
+        let prefix = prefix(Some(&boot));
         let made = |name: &str, files: &[&str]| {
             let path = place.path().join(name);
             fs::create_dir(&path).unwrap();
@@ -138,7 +133,7 @@ mod tests {
         File::open(&target).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
         symlink(&target, place.path().join(format!("{prefix}linked"))).unwrap();
         let _lock = lock(&stay[4]).unwrap();
-        remove(place.path());
+        remove(place.path(), &boot);
         assert!(left.iter().all(|path| !path.exists()));
         assert!(stay.iter().chain([&young, &target]).all(|path| path.exists()));
         assert_eq!(fs::read_dir(&target).unwrap().count(), probe.len());

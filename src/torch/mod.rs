@@ -11,7 +11,7 @@ mod tests;
 
 use crate::{
     error::hinted,
-    model::{Gap, ProcId, TorchRecord, TorchStart, TorchView},
+    model::{BootId, Gap, ProcId, TorchRecord, TorchStart, TorchView},
 };
 use anyhow::Context;
 use rustix::{
@@ -70,11 +70,11 @@ impl Drop for Probe {
 }
 
 impl Probe {
-    /// Lays the files out.
+    /// Lays the files out, and removes what a killed gpuresid of this boot left. `None`: which boot it is is not known.
     ///
     /// # Errors
     /// If there is no place for them.
-    pub fn prepare() -> anyhow::Result<Self> {
+    pub fn prepare(boot: Option<&BootId>) -> anyhow::Result<Self> {
         let place = env::temp_dir();
         if place.as_os_str().as_bytes().contains(&b':') {
             return Err(hinted(
@@ -85,8 +85,10 @@ impl Probe {
                 "set TMPDIR to a directory without a colon in its name",
             ));
         }
-        left_behind::remove(&place);
-        let laid = left_behind::make().and_then(|directory| {
+        if let Some(boot) = boot {
+            left_behind::remove(&place, boot);
+        }
+        let laid = left_behind::make(boot).and_then(|directory| {
             let path = fs::canonicalize(directory.path())?;
             fs::set_permissions(&path, Permissions::from_mode(0o700))?;
             for (name, text) in FILES {

@@ -47,7 +47,7 @@ fn what_cannot_be_read_is_a_gap_and_the_rest_counts() {
 
 #[test]
 fn the_directory_is_private_and_goes() {
-    let probe = Probe::prepare().unwrap();
+    let probe = Probe::prepare(None).unwrap();
     let path = probe.directory.clone();
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
     let environment = probe.environment();
