@@ -276,7 +276,8 @@ pub(crate) fn recognise(process: &Process) -> Option<Known> {
     })
 }
 
-fn file_name(argument: &str) -> &str {
+/// Without the directories before it.
+pub(super) fn file_name(argument: &str) -> &str {
     argument.rsplit('/').next().unwrap_or(argument)
 }
 

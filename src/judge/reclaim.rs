@@ -4,7 +4,7 @@
 use super::{
     advice::step,
     cause::{NOTICEABLE, adopts, has_surely_adopted},
-    programs::{Remedy, recognise},
+    programs::{Remedy, file_name, recognise},
     scene::Scene,
 };
 use crate::model::{Advice, Cause, Holder, Lineage, ListKind, ProcId, Process};
@@ -64,10 +64,6 @@ pub(crate) fn is_agent(process: &Process) -> bool {
         Some(Runs::Module(name)) => MODULES.contains(&name),
         None => false,
     }
-}
-
-fn file_name(argument: &str) -> &str {
-    argument.rsplit('/').next().unwrap_or(argument)
 }
 
 /// What a process runs.

@@ -31,9 +31,7 @@ use std::{
     thread,
 };
 
-/// Signals that are passed on.
-const FORWARDED: [i32; 6] = [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
-/// Signals that may have a handler of ours.
+/// Signals that may have a handler of ours: those that are passed on, and SIGCHLD.
 pub(super) const HANDLED: [i32; 7] = [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD];
 
 /// A signal that came.
@@ -106,7 +104,7 @@ impl Signals {
     /// If a handler or the thread cannot be set up.
     pub(super) fn install(events: Sender<Event>) -> anyhow::Result<Self> {
         let ignored = ignored_at_start();
-        let wanted = FORWARDED.into_iter().filter(|s| ignored & bit(*s) == 0).chain([SIGCHLD]);
+        let wanted = HANDLED.into_iter().filter(|s| *s == SIGCHLD || ignored & bit(*s) == 0);
         let mut signals =
             SignalsInfo::<WithOrigin>::new(wanted).context("could not install the handlers for signals")?;
         let leave_at_once = Arc::new(AtomicBool::new(false));
