@@ -16,7 +16,7 @@ fn init() -> Vec<Ancestor> {
     vec![ancestor(id(1, 0), "init")]
 }
 
-fn shell() -> Vec<Ancestor> {
+pub(super) fn shell() -> Vec<Ancestor> {
     vec![ancestor(id(300, 1), "bash"), ancestor(id(1, 0), "init")]
 }
 
@@ -31,7 +31,7 @@ fn listed(rows: &[(u32, u64)]) -> DeviceLook {
 }
 
 /// The same with memory that no list explains.
-fn listed_beside(excess_mib: u64, rows: &[(u32, u64)]) -> DeviceLook {
+pub(super) fn listed_beside(excess_mib: u64, rows: &[(u32, u64)]) -> DeviceLook {
     let sum: u64 = rows.iter().map(|(_, mib)| mib * MIB).sum();
     let cost = if rows.is_empty() { 0 } else { (13 << 18) + (89 << 16) * rows.len() as u64 };
     look(sum + cost + excess_mib * MIB, rows.iter().map(|(pid, mib)| entry(*pid, Some(mib * MIB))).collect())
@@ -56,7 +56,7 @@ fn commands(report: &StatusReport) -> Vec<&str> {
 }
 
 /// A run with these looks between and after, judged.
-fn run(before: Snapshot, looks: &[(DeviceLook, Vec<Process>)], after: Snapshot) -> Report {
+pub(super) fn run(before: Snapshot, looks: &[(DeviceLook, Vec<Process>)], after: Snapshot) -> Report {
     run_in_company(before, looks, after, false)
 }
 
@@ -651,29 +651,4 @@ fn who_was_not_looked_at_again_is_told_as_of_then() {
     let report = run(before(), &[], after);
     assert!(again(&report), "{:?}", report.holders);
     assert_eq!(holder(&report.holders, 71).held(), Bytes::mib(4000));
-}
-
-/// A neighbour's memory that no list names: as much before as after.
-fn beside_managed_memory(survivor: Process, between: &[DeviceLook]) -> Report {
-    let neighbour = process(id(60, 6), shell(), Some(files(23, 2, 4)));
-    let with = |more: Option<&Process>| [&neighbour].into_iter().chain(more).cloned().collect::<Vec<_>>();
-    let looks: Vec<_> = between.iter().map(|look| (look.clone(), with(Some(&survivor)))).collect();
-    let steady = listed_beside(512, &[(60, 522)]);
-    run(snapshot(steady.clone(), with(None)), &looks, snapshot(steady, with(Some(&survivor))))
-}
-
-#[test]
-fn a_handle_that_takes_what_a_neighbour_gives_back_between_two_looks_is_not_clean() {
-    let below = || vec![ancestor(ROOT, "gpuresid"), ancestor(id(1, 0), "init")];
-    let sleep = process(id(90, 60_000), below(), Some(files(0, 1, 0)));
-    let report = beside_managed_memory(sleep, &[]);
-    assert_eq!(report.verdict, Verdict::Inconclusive);
-    assert!(report.devices[0].charged_residue_max_bytes > Some(Bytes::mib(500)));
-    // Who has the GPU itself open may hold memory too, but then it would have risen.
-    let opener = process(id(90, 60_000), below(), Some(files(7, 1, 4)));
-    assert_eq!(beside_managed_memory(opener.clone(), &[]).verdict, Verdict::Clean);
-    // While it could not be read it may have, and gone back elsewhere.
-    let mut blind = listed_beside(512, &[(60, 522)]);
-    blind.memory = None;
-    assert_eq!(beside_managed_memory(opener, &[blind]).verdict, Verdict::Inconclusive);
 }

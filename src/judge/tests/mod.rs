@@ -3,6 +3,7 @@
 
 pub(in crate::judge) mod build;
 mod causes;
+mod hidden;
 mod properties;
 mod recordings;
 mod words;
