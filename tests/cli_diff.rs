@@ -80,12 +80,8 @@ fn later(mut holders: Value, others: &Value) -> Value {
 fn the_marker_of_a_snapshot_tells_own_from_others() {
     let rig = Rig::new();
     let before = rig.path("before.json").display().to_string();
-    let line = rig.run(&format!("snapshot -o {before} --env")).expect_code(0).stdout.clone();
-    let marker = line.trim_end().strip_prefix("export GPURESID_RUN_ID=").unwrap().to_owned();
-    let mut own = std::process::Command::new("python3");
-    own.args(&rig.program("alloc 0 1GiB ready own hold")[1..]).env("GPURESID_RUN_ID", marker);
-    own.env("FAKE_NVML_LEDGER", rig.ledger.directory()).env("FAKE_DEV", rig.dev());
-    let _own = rig.launch(own);
+    let marker = rig.marking_snapshot(&before);
+    let _own = rig.start_marked(&rig.program("alloc 0 1GiB ready own hold"), &marker);
     let own = rig.wait_for("own");
     let _other = rig.start("alloc 0 4GiB ready other hold");
     rig.wait_for("other");
@@ -108,12 +104,9 @@ fn the_marker_of_a_snapshot_tells_own_from_others() {
 fn a_marked_process_without_a_parent_is_shown_what_its_end_gives_back() {
     let rig = Rig::new();
     let before = rig.path("before.json").display().to_string();
-    let line = rig.run(&format!("snapshot -o {before} --env")).expect_code(0).stdout.clone();
-    let marker = line.trim_end().strip_prefix("export GPURESID_RUN_ID=").unwrap().to_owned();
-    let mut left = std::process::Command::new("python3");
-    left.args(&rig.program("daemonize-twice { alloc 0 1GiB ready left hold }")[1..]).env("GPURESID_RUN_ID", marker);
-    left.env("FAKE_NVML_LEDGER", rig.ledger.directory()).env("FAKE_DEV", rig.dev());
-    rig.launch(left).wait().expect_code(0);
+    let marker = rig.marking_snapshot(&before);
+    let left = rig.program("daemonize-twice { alloc 0 1GiB ready left hold }");
+    rig.start_marked(&left, &marker).wait().expect_code(0);
     let left = rig.wait_for("left");
     let report = rig.run(&format!("diff {before} --json")).expect_code(121).json();
     assert_eq!(report["holders"][0]["cause"], "detached", "{report:#}");

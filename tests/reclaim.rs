@@ -5,7 +5,7 @@ mod support;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command};
+use std::{ffi::OsString, fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command};
 use support::{Finished, Rig, Running, marker_of_an_ended_run, wait_until};
 
 const MIB: u64 = 1 << 20;
@@ -35,14 +35,7 @@ fn left_alone(report: &Value, pid: u32) -> String {
 
 /// A program with the marker of a run that has ended, left to PID 1.
 fn left_over(rig: &Rig, verbs: &str) -> Running {
-    rig.launch(marked(rig, &format!("daemonize-twice {{ {verbs} }}"), &marker_of_an_ended_run()))
-}
-
-fn marked(rig: &Rig, verbs: &str, marker: &str) -> Command {
-    let mut command = Command::new("python3");
-    command.args(&rig.program(verbs)[1..]).env("GPURESID_RUN_ID", marker);
-    command.env("FAKE_NVML_LEDGER", rig.ledger.directory()).env("FAKE_DEV", rig.dev());
-    command
+    rig.start_marked(&rig.program(&format!("daemonize-twice {{ {verbs} }}")), &marker_of_an_ended_run())
 }
 
 /// Checks a command that leaves things behind; the report's option for reclaim.
@@ -296,7 +289,7 @@ fn a_job_is_known_by_its_control_group() {
     assert_eq!(step(&end.expect_code(0).json(), member)["outcome"], "ended");
     assert!(!alive(member) && alive(other));
     // One that left the group is known by its environment.
-    let mut command = marked(&rig, "alloc 0 1GiB ready stray hold", "");
+    let mut command = rig.beside(&rig.program("alloc 0 1GiB ready stray hold"));
     command.env("SLURM_JOB_ID", "77");
     let _stray = rig.launch(command);
     let stray = rig.wait_for("stray");
@@ -496,10 +489,9 @@ fn an_agent_that_ignores_term_shields_its_workers_until_forced() {
     let marker = marker_of_an_ended_run();
     // A shell that starts its worker again whatever happens, and ignores TERM.
     let script = "trap '' TERM; while :; do \"$@\"; done";
-    let mut command = Command::new("sh");
-    command.args(["-c", script, "sh"]).args(rig.program("alloc 0 1GiB ready up hold"));
-    command.env("GPURESID_RUN_ID", &marker).env("FAKE_NVML_LEDGER", rig.ledger.directory()).env("FAKE_DEV", rig.dev());
-    let mut agent = rig.launch(command);
+    let shell = ["sh", "-c", script, "sh"].map(OsString::from);
+    let argv = [shell.to_vec(), rig.program("alloc 0 1GiB ready up hold")].concat();
+    let mut agent = rig.start_marked(&argv, &marker);
     let worker = rig.wait_for("up");
     let both = format!("--pid {worker} --pid {}", agent.pid());
     let report = rig.run(&format!("reclaim {both} --grace 200ms --settle 1s --yes --json")).expect_code(121).json();
@@ -812,11 +804,10 @@ fn one_that_dies_between_plan_and_signal_is_fine() {
     // The first ignores TERM, so that the second's turn comes after its end.
     let marker = marker_of_an_ended_run();
     let script = "trap 'sleep 0.3; exit 0' TERM; \"$@\" & wait";
-    let mut command = Command::new("sh");
-    command.args(["-c", script, "sh"]).args(rig.program("alloc 0 1GiB ready up wait-gone there"));
-    command.env("GPURESID_RUN_ID", &marker).env("FAKE_NVML_LEDGER", rig.ledger.directory()).env("FAKE_DEV", rig.dev());
+    let shell = ["sh", "-c", script, "sh"].map(OsString::from);
+    let argv = [shell.to_vec(), rig.program("alloc 0 1GiB ready up wait-gone there")].concat();
     rig.mark("there");
-    let agent = rig.launch(command);
+    let agent = rig.start_marked(&argv, &marker);
     let worker = rig.wait_for("up");
     let reclaim = rig.spawn(&format!("reclaim --pid {worker} --pid {} --grace 20s --yes --json", agent.pid()));
     wait_until("the agent's signal", || reclaim.stderr().contains("TERM sent"));

@@ -68,10 +68,7 @@ fn without_a_report_that_stays_nothing_of_it_is_offered() {
 
 /// Something that carries the marker of a run that has ended.
 fn left_over(rig: &Rig, verbs: &str) -> Running {
-    let mut command = std::process::Command::new("python3");
-    command.args(&rig.program(verbs)[1..]).env("GPURESID_RUN_ID", marker_of_an_ended_run());
-    command.env("FAKE_NVML_LEDGER", rig.ledger.directory()).env("FAKE_DEV", rig.dev());
-    rig.launch(command)
+    rig.start_marked(&rig.program(verbs), &marker_of_an_ended_run())
 }
 
 #[test]

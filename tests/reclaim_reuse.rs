@@ -4,6 +4,7 @@
 
 mod support;
 
+use serde_json::Value;
 use std::{ffi::OsString, fs, process::Command};
 use support::{Finished, Rig};
 
@@ -28,6 +29,18 @@ fn inside(rig: &Rig, script: &str) -> Option<Finished> {
         format!("GPURESID='{}'\nCUDA='{cuda}'\nRIG='{}'\n{next}\n{wait}\n{script}", join(line), rig.path("").display());
     let argv: Vec<OsString> = ["unshare", "-pf", "--mount-proc", "sh", "-c"].map(Into::into).to_vec();
     Some(rig.start_of(&[argv, vec![script.into()]].concat()).wait())
+}
+
+/// The report of a script that reclaims and ends with 0, or with 41 where the number that it wants was taken meanwhile.
+fn reclaimed_inside(rig: &Rig, script: &str) -> Option<Value> {
+    // The first process of the namespace has to reap what the check leaves, or the number is never free.
+    let end = inside(rig, &format!("trap 'true' CHLD\n{script}"))?;
+    if end.code == Some(41) {
+        support::skipped("the number was taken meanwhile");
+        return None;
+    }
+    end.expect_code(0);
+    Some(rig.report("reclaimed.json"))
 }
 
 #[test]
@@ -70,14 +83,7 @@ fn a_number_reused_since_the_report_is_refused() {
         $GPURESID reclaim --report $RIG/r.json --yes --force --json > $RIG/reclaimed.json || exit 42
         kill -0 $other || exit 43
         kill -9 $other; exit 0";
-    // The first process of the namespace has to reap what the check leaves, or the number is never free.
-    let Some(end) = inside(&rig, &format!("trap 'true' CHLD\n{script}")) else { return };
-    if end.code == Some(41) {
-        support::skipped("the number was taken meanwhile");
-        return;
-    }
-    end.expect_code(0);
-    let report = rig.report("reclaimed.json");
+    let Some(report) = reclaimed_inside(&rig, script) else { return };
     assert!(report["steps"].as_array().unwrap().is_empty(), "{report:#}");
     let why = report["left_alone"][0]["why"].as_str().unwrap();
     assert!(why.contains("its number belongs to another process by now"), "{report:#}");
@@ -97,13 +103,7 @@ fn whoever_got_the_number_of_a_command_that_has_ended_does_not_shield_its_leftov
         $GPURESID reclaim --orphans --yes --json > $RIG/reclaimed.json || exit 42
         kill $innocent || exit 43
         exit 0";
-    let Some(end) = inside(&rig, &format!("trap 'true' CHLD\n{script}")) else { return };
-    if end.code == Some(41) {
-        support::skipped("the number was taken meanwhile");
-        return;
-    }
-    end.expect_code(0);
-    let report = rig.report("reclaimed.json");
+    let Some(report) = reclaimed_inside(&rig, script) else { return };
     assert_eq!(report["steps"].as_array().unwrap().len(), 1, "{report:#}");
     assert_eq!(report["steps"][0]["outcome"], "ended", "{report:#}");
 }

@@ -7,7 +7,7 @@
 mod support;
 
 use rustix::process::Signal;
-use std::{fs, process::Command};
+use std::fs;
 use support::{Rig, Running, marker_of_an_ended_run, wait_until};
 
 /// A small generator; what matters is that a seed gives the same round again.
@@ -82,13 +82,10 @@ impl Round {
     }
 
     fn start_of(&mut self, program: &[std::ffi::OsString], marker: Option<&str>) -> Running {
-        let mut command = Command::new(&program[0]);
-        command.args(&program[1..]);
-        command.env("FAKE_NVML_LEDGER", self.rig.ledger.directory()).env("FAKE_DEV", self.rig.dev());
-        if let Some(marker) = marker {
-            command.env("GPURESID_RUN_ID", marker);
+        match marker {
+            Some(marker) => self.rig.start_marked(program, marker),
+            None => self.rig.start_of(program),
         }
-        self.rig.launch(command)
     }
 
     /// Somebody else: a monitor that notes its signals, a training, a nohup one, one with a living run's marker, the

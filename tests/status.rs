@@ -97,15 +97,9 @@ fn a_stopped_process_is_advised_to_go_on_first() {
 #[test]
 fn what_outlived_a_checked_run_is_an_orphan_and_what_a_snapshot_marked_is_not() {
     let rig = Rig::new();
-    let snapshot = rig.run(&format!("snapshot -o {} --env", rig.path("s.json").display()));
-    let line = snapshot.expect_code(0).stdout.clone();
-    let marker = line.trim_end().strip_prefix("export GPURESID_RUN_ID=").expect("an export line");
+    let marker = &rig.marking_snapshot(rig.path("s.json").to_str().unwrap());
     let start = |name: &str, verbs: &str, marker: &str| {
-        let mut command = std::process::Command::new("python3");
-        command.args(&rig.program(verbs)[1..]);
-        command.env("FAKE_NVML_LEDGER", rig.ledger.directory()).env("FAKE_DEV", rig.dev());
-        command.env("GPURESID_RUN_ID", marker);
-        let running = rig.launch(command);
+        let running = rig.start_marked(&rig.program(verbs), marker);
         (rig.wait_for(name), running)
     };
     // What started it is gone too.

@@ -318,10 +318,28 @@ impl Rig {
 
     /// Starts any program beside the binary.
     pub fn start_of(&self, argv: &[OsString]) -> Running {
+        self.launch(self.beside(argv))
+    }
+
+    /// Any program beside the binary, not yet started.
+    pub fn beside(&self, argv: &[OsString]) -> Command {
         let mut command = Command::new(&argv[0]);
         command.args(&argv[1..]);
         self.prepare(&mut command);
+        command
+    }
+
+    /// The same with a marker in its environment, as what a check or a marked shell starts.
+    pub fn start_marked(&self, argv: &[OsString], marker: &str) -> Running {
+        let mut command = self.beside(argv);
+        command.env("GPURESID_RUN_ID", marker);
         self.launch(command)
+    }
+
+    /// Takes a snapshot that marks; the marker.
+    pub fn marking_snapshot(&self, file: &str) -> String {
+        let end = self.run(&format!("snapshot -o {file} --env"));
+        end.expect_code(0).stdout.trim_end().strip_prefix("export GPURESID_RUN_ID=").expect("an export line").to_owned()
     }
 
     /// Waits for the marker file of the verb `ready` and returns the PID in it.
