@@ -315,6 +315,7 @@ fn devices(world: &World<'_>, steps: &[Step]) -> Vec<ReclaimDevice> {
         .map(|device| ReclaimDevice {
             index: device.identity.index,
             uuid: device.identity.uuid.clone(),
+            mig: device.identity.mig.clone(),
             expected_bytes: expected(&device.identity.uuid),
             used_before_bytes: device.look.used(),
             used_after_bytes: None,

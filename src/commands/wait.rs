@@ -175,7 +175,7 @@ fn can_ever_be_free(wanted: Bytes, look: &Look, devices: &[DeviceIdentity], any:
         let Some(memory) = device.memory else { continue };
         let empty = memory.total.saturating_sub(memory.reserved.unwrap_or_default());
         if empty < wanted {
-            too_small.push(format!("{} {empty}", words::device(identity.index, &identity.uuid)));
+            too_small.push(format!("{} {empty}", identity.label()));
         }
     }
     if too_small.is_empty() || any && too_small.len() < all {
@@ -206,7 +206,7 @@ fn whole<'a>(
 fn weigh(look: &Look, devices: &[DeviceIdentity], goal: &Goal, except: &[u32]) -> (Vec<Uuid>, Vec<Held>) {
     let (mut ready, mut held) = (Vec::new(), Vec::new());
     for (device, identity) in whole(look, devices) {
-        let label = words::device(identity.index, &identity.uuid);
+        let label = identity.label();
         let Some(memory) = device.memory else {
             held.push(Held { uuid: device.uuid.clone(), text: format!("{label} cannot be read") });
             continue;

@@ -74,6 +74,7 @@ pub(crate) fn judge(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> Judged
         report: DeviceReport {
             index: device.identity.index,
             uuid: uuid.clone(),
+            mig: device.identity.mig.clone(),
             name: device.identity.name.clone(),
             verdict,
             total_bytes: total,

@@ -18,7 +18,6 @@ pub(crate) fn of_run(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged], holder
     found.extend(full(run, scene, judged));
     for device in judged {
         let uuid = &device.report.uuid;
-        let label = label(scene, uuid);
         let parts = &device.parts;
         let growth = parts.excess_growth.unwrap_or_default();
         if !parts.chargeable && growth > run.limits.max_unattributed && !mig_parent(scene, uuid) {
@@ -27,7 +26,7 @@ pub(crate) fn of_run(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged], holder
                 None => "Others use this GPU or could not be inspected, so".to_owned(),
             };
             let text = format!(
-                "{label}: {growth} more are in use than before and belong to no listed process. {why} it is not charged to \
+                "{growth} more are in use than before and belong to no listed process. {why} it is not charged to \
                  the command."
             );
             let finding = finding(FindingKind::Unattributed, Some(uuid), Some(growth), text);
@@ -40,21 +39,21 @@ pub(crate) fn of_run(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged], holder
                 FindingKind::Moved,
                 Some(uuid),
                 Some(moved),
-                format!("{label}: {moved} are now listed with a process of others: {how} a process of the command."),
+                format!("{moved} are now listed with a process of others: {how} a process of the command."),
             ));
         }
     }
     found.extend(mps(scene, holders));
     found.extend(draining(run, judged, holders));
     found.extend(client(run, judged));
-    found.extend(xids(run, scene));
+    found.extend(xids(run));
     found.extend(reused(scene));
     found.extend(out_of_sight(scene, true));
     found
 }
 
 /// Errors that the driver reported, each kind once a device.
-fn xids(run: &Run<'_>, scene: &Scene<'_>) -> Vec<Finding> {
+fn xids(run: &Run<'_>) -> Vec<Finding> {
     let mut counted: Vec<(Option<&Uuid>, u64, usize)> = Vec::new();
     for event in &run.trace.events {
         let uuid = event.uuid.as_ref();
@@ -66,10 +65,10 @@ fn xids(run: &Run<'_>, scene: &Scene<'_>) -> Vec<Finding> {
     counted
         .into_iter()
         .map(|(uuid, xid, times)| {
-            let place = uuid.map_or_else(|| "a GPU".into(), |u| label(scene, u));
+            let place = if uuid.is_some() { "" } else { " on a GPU" };
             let often = if times == 1 { String::new() } else { format!(" {times} times") };
             let text = format!(
-                "{place}: the driver reported error Xid {xid}{often} during the run (see `dmesg | grep -i xid`)."
+                "the driver reported error Xid {xid}{place}{often} during the run (see `dmesg | grep -i xid`)."
             );
             finding(FindingKind::Xid, uuid, None, text)
         })
@@ -90,7 +89,7 @@ pub(crate) fn of_snapshot(scene: &Scene<'_>, holders: &[Holder]) -> Vec<Finding>
             .filter(|h| h.devices.iter().all(|d| d.held_bytes.is_none()) || h.cause == Cause::ExportedHandle)
             .map(|h| h.pid.to_string())
             .collect();
-        let mut text = format!("{}: {excess} are in use that no listed process explains.", device.identity.label());
+        let mut text = format!("{excess} are in use that no listed process explains.");
         if !suspects.is_empty() {
             text.push_str(&format!(" Unlisted processes that may keep it: PID {}.", suspects.join(", ")));
         }
@@ -144,9 +143,8 @@ fn busy_without_memory(scene: &Scene<'_>) -> Vec<Finding> {
         .filter_map(|d| {
             let percent = busy(d)?;
             let text = format!(
-                "{}: it is said to be {percent}% busy while nobody holds memory on it. The number is that of the last second, so \
-                 a process may just have ended; if it stays, the GPU hangs (see `dmesg | grep -i xid`).",
-                d.identity.label()
+                "it is said to be {percent}% busy while nobody holds memory on it. The number is that of the last second, so \
+                 a process may just have ended; if it stays, the GPU hangs (see `dmesg | grep -i xid`)."
             );
             Some(finding(FindingKind::Utilization, Some(&d.identity.uuid), None, text))
         })
@@ -160,16 +158,15 @@ fn platform(scene: &Scene<'_>) -> Vec<Finding> {
         .filter_map(|d| {
             let entries = d.look.entries.as_ref()?;
             let silent = entries.iter().filter(|e| e.bytes.is_none()).count();
-            let label = d.identity.label();
             let text = if d.look.memory.is_none() {
                 format!(
-                    "{label}: the driver lists {} process(es) and does not tell how much memory is in use, as on platforms where \
+                    "the driver lists {} process(es) and does not tell how much memory is in use, as on platforms where \
                      GPU and CPU share their memory.",
                     entries.len()
                 )
             } else if silent > 0 {
                 format!(
-                    "{label}: the driver does not tell how much {silent} of its processes hold, as under WSL, on virtual GPUs and in \
+                    "the driver does not tell how much {silent} of its processes hold, as under WSL, on virtual GPUs and in \
                      some containers."
                 )
             } else {
@@ -178,10 +175,6 @@ fn platform(scene: &Scene<'_>) -> Vec<Finding> {
             Some(finding(FindingKind::Platform, Some(&d.identity.uuid), None, text))
         })
         .collect()
-}
-
-fn label(scene: &Scene<'_>, uuid: &Uuid) -> String {
-    scene.snapshot.device(uuid).map_or_else(|| uuid.0.clone(), |d| d.identity.label())
 }
 
 fn mig_parent(scene: &Scene<'_>, uuid: &Uuid) -> bool {
@@ -233,9 +226,8 @@ fn full(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged]) -> Vec<Finding> {
                 Some(&report.uuid),
                 Some(peak),
                 format!(
-                    "{}: {peak} of {usable} were in use at the peak, {own} of them by the command, which failed: it may have \
-                     run out of GPU memory.",
-                    label(scene, &report.uuid)
+                    "{peak} of {usable} were in use at the peak, {own} of them by the command, which failed: it may have \
+                     run out of GPU memory."
                 ),
             )
         })

@@ -137,6 +137,7 @@ fn device_status(device: &crate::model::Device) -> DeviceStatus {
     DeviceStatus {
         index: device.identity.index,
         uuid: device.identity.uuid.clone(),
+        mig: device.identity.mig.clone(),
         name: device.identity.name.clone(),
         pci: device.identity.pci.clone(),
         total_bytes: memory.map(|m| m.total),

@@ -16,10 +16,32 @@ pub(crate) struct Explanation {
     pub(crate) excluded: Vec<String>,
 }
 
+/// One possibility, and whom it names.
+struct Possible {
+    text: String,
+    pids: Vec<u32>,
+}
+
+impl Possible {
+    fn nobody_named(text: impl Into<String>) -> Self {
+        Self { text: text.into(), pids: Vec::new() }
+    }
+}
+
 /// Goes through everything that can hold memory without being listed.
 pub(crate) fn explain(scene: &Scene<'_>, device: &Device) -> Explanation {
     let mut possible = Vec::new();
-    let mut excluded = Vec::new();
+    let mut excluded: Vec<String> = Vec::new();
+    let is_own = |pid: u32| {
+        scene
+            .run
+            .is_some_and(|run| scene.processes.iter().any(|p| p.id.pid == pid && run.lineage(p.into()) == Lineage::Own))
+    };
+    // What the run still has open is the likeliest, in a sentence and among the sentences.
+    let own_first = |mut pids: Vec<u32>| {
+        pids.sort_by_key(|pid| !is_own(*pid));
+        pids
+    };
     let snapshot = scene.snapshot;
     let read = snapshot.processes.is_some();
 
@@ -32,21 +54,21 @@ pub(crate) fn explain(scene: &Scene<'_>, device: &Device) -> Explanation {
     };
     let minor = device.identity.minor;
     let on_it = |p: &Process| p.files.as_ref().is_some_and(|f| minor.is_none_or(|minor| f.on_minor(minor) > 0));
-    let bare: Vec<_> = unlisted().filter(|p| scene.may_keep_a_handle(p)).collect();
-    let open: Vec<_> = unlisted().filter(|p| on_it(p) && p.files.as_ref().is_some_and(|f| f.uvm() > 0)).collect();
+    let bare = own_first(unlisted().filter(|p| scene.may_keep_a_handle(p)).map(|p| p.id.pid).collect());
+    let has_unified = |p: &Process| p.files.as_ref().is_some_and(|f| f.uvm() > 0);
+    let open = own_first(unlisted().filter(|p| on_it(p) && has_unified(p)).map(|p| p.id.pid).collect());
+    let nobody_unlisted = bare.is_empty() && open.is_empty();
     if !bare.is_empty() {
-        possible.push(format!(
-            "an exported allocation handle: {} only the control file open, without a GPU context",
-            named(&bare, "has", "have")
-        ));
+        let who = named(&bare, "has", "have");
+        let text = format!("an exported allocation handle: {who} only the control file open, without a GPU context");
+        possible.push(Possible { text, pids: bare });
     }
     if !open.is_empty() {
-        possible.push(format!(
-            "a process that has this GPU open without being listed: {}",
-            named(&open, "is one", "are such")
-        ));
+        let who = named(&open, "is one", "are such");
+        let text = format!("a process that has this GPU open without being listed: {who}");
+        possible.push(Possible { text, pids: open });
     }
-    if read && bare.is_empty() && open.is_empty() {
+    if read && nobody_unlisted {
         excluded.push(
             "a handle or a forked copy in a process that can be seen: nobody unlisted has more NVIDIA files open than a \
              program that only watches"
@@ -54,29 +76,29 @@ pub(crate) fn explain(scene: &Scene<'_>, device: &Device) -> Explanation {
         );
     }
 
-    let listed: Vec<_> = device
-        .look
-        .entries
-        .iter()
-        .flatten()
-        .filter(|e| e.lists.contains(&ListKind::Compute))
-        .map(|e| e.pid.to_string())
-        .collect();
+    let listed: Vec<_> =
+        device.look.entries.iter().flatten().filter(|e| e.lists.contains(&ListKind::Compute)).map(|e| e.pid).collect();
+    let listed = own_first(listed);
     match (listed.is_empty(), device.look.entries.is_some()) {
-        (false, _) => possible.push(format!(
-            "managed memory (cudaMallocManaged) or shared allocations of a listed process: PID {}",
-            short(&listed)
-        )),
+        (false, _) => possible.push(Possible {
+            text: format!(
+                "managed memory (cudaMallocManaged) or shared allocations of a listed process: PID {}",
+                short(&listed)
+            ),
+            pids: listed,
+        }),
         (true, true) => excluded.push("managed memory of a listed process: none is listed".into()),
-        (true, false) => possible.push("a listed process: the lists could not be read".into()),
+        (true, false) => possible.push(Possible::nobody_named("a listed process: the lists could not be read")),
     }
 
     // Where the memory is the operating system's to give, that is the likeliest; where it may be, it comes late.
     match device.identity.system_pages() {
-        SystemPages::Node(node) => possible.insert(0, format!("{HELD_BY_THE_SYSTEM} {node}): {}", see(node))),
-        SystemPages::Perhaps => {
-            possible.push(format!("{HELD_BY_THE_SYSTEM}, if its memory is one: the driver does not tell)"))
+        SystemPages::Node(node) => {
+            possible.insert(0, Possible::nobody_named(format!("{HELD_BY_THE_SYSTEM} {node}): {}", see(node))));
         }
+        SystemPages::Perhaps => possible.push(Possible::nobody_named(format!(
+            "{HELD_BY_THE_SYSTEM}, if its memory is one: the driver does not tell)"
+        ))),
         SystemPages::No if device.identity.numa == Some(NumaMemory::No) => excluded
             .push("memory that the system holds there: the driver says that the GPU's memory is no NUMA node".into()),
         SystemPages::No => {}
@@ -84,29 +106,25 @@ pub(crate) fn explain(scene: &Scene<'_>, device: &Device) -> Explanation {
 
     let uninspected = &snapshot.uninspected;
     if !read {
-        possible.push("anybody: the open files of processes were not read".into());
+        possible.push(Possible::nobody_named("anybody: the open files of processes were not read"));
     } else if uninspected.is_empty() {
         excluded.push("a process that could not be inspected: there is none".into());
     } else {
         let who: Vec<_> = uninspected.iter().map(|u| format!("{} ({})", u.id.pid, text::clean(&u.comm))).collect();
-        possible.push(format!("a process whose open files may not be read: PID {}", short(&who)));
+        possible.push(Possible {
+            text: format!("a process whose open files may not be read: PID {}", short(&who)),
+            pids: uninspected.iter().map(|u| u.id.pid).collect(),
+        });
     }
     match snapshot.observer.blind_spot() {
-        Some(why) => possible.push(format!("a process that cannot be seen from here: {why}")),
+        Some(why) => {
+            possible.push(Possible::nobody_named(format!("a process that cannot be seen from here: {why}")));
+        }
         None => excluded.push("a process out of sight: from here every process of the machine can be seen".into()),
     }
-    possible.push("the driver itself: it keeps some memory while a GPU is in use".into());
-    if let Some(run) = scene.run {
-        // What the run still has open is the likeliest.
-        let own = |text: &String| {
-            scene
-                .processes
-                .iter()
-                .any(|p| run.lineage(p.into()) == Lineage::Own && text.contains(&format!("PID {}", p.id.pid)))
-        };
-        possible.sort_by_key(|text| !own(text));
-    }
-    Explanation { possible, excluded }
+    possible.push(Possible::nobody_named("the driver itself: it keeps some memory while a GPU is in use"));
+    possible.sort_by_key(|possible| !possible.pids.iter().any(|pid| is_own(*pid)));
+    Explanation { possible: possible.into_iter().map(|possible| possible.text).collect(), excluded }
 }
 
 const HELD_BY_THE_SYSTEM: &str =
@@ -131,13 +149,12 @@ pub(crate) fn system_pages(identity: &DeviceIdentity) -> String {
     }
 }
 
-fn named(processes: &[&Process], one: &str, many: &str) -> String {
-    let pids: Vec<_> = processes.iter().map(|p| p.id.pid.to_string()).collect();
-    format!("PID {} {}", short(&pids), if pids.len() == 1 { one } else { many })
+fn named(pids: &[u32], one: &str, many: &str) -> String {
+    format!("PID {} {}", short(pids), if pids.len() == 1 { one } else { many })
 }
 
-fn short(items: &[String]) -> String {
-    let shown: Vec<_> = items.iter().take(MOST_NAMED).cloned().collect();
+fn short(items: &[impl ToString]) -> String {
+    let shown: Vec<_> = items.iter().take(MOST_NAMED).map(ToString::to_string).collect();
     let more = items.len().saturating_sub(MOST_NAMED);
     if more == 0 { shown.join(", ") } else { format!("{} and {more} more", shown.join(", ")) }
 }

@@ -160,15 +160,22 @@ impl DeviceIdentity {
         }
     }
 
-    /// How messages name the device: `GPU 0`, `MIG 0/7/0`.
+    /// How everything names the device: `GPU 0`, `MIG 0/7/0`.
     pub fn label(&self) -> String {
-        match &self.mig {
-            None => format!("GPU {}", self.index),
-            Some(mig) => {
-                let part = |n: Option<u32>| n.map_or_else(|| "?".into(), |n| n.to_string());
-                format!("MIG {}/{}/{}", self.index, part(mig.gi), part(mig.ci))
-            }
+        label(self.index, &self.uuid, self.mig.as_ref())
+    }
+}
+
+/// The one name of a device in tables and sentences, which `-i` takes too: `GPU 0`, and for a MIG instance `MIG 0/7/0`
+/// (GPU, GPU instance, compute instance). Without these numbers, as in a report of an older version, an instance goes by
+/// its whole UUID: of two on one GPU the beginning may be the same (`MIG-GPU-…/7/0`).
+pub(super) fn label(index: u32, uuid: &Uuid, mig: Option<&MigIdentity>) -> String {
+    match mig {
+        Some(MigIdentity { gi: Some(gi), ci, .. }) => {
+            format!("MIG {index}/{gi}/{}", ci.map_or_else(|| "?".into(), |ci| ci.to_string()))
         }
+        _ if mig.is_some() || uuid.0.starts_with("MIG-") => uuid.0.clone(),
+        _ => format!("GPU {index}"),
     }
 }
 

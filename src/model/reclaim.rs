@@ -78,6 +78,9 @@ pub struct ReclaimDevice {
     pub index: u32,
     /// UUID.
     pub uuid: Uuid,
+    /// Present for a MIG instance: which part of which GPU it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig: Option<super::MigIdentity>,
     /// What the plan should give back; `None`: a holder's memory is not known.
     pub expected_bytes: Option<Bytes>,
     /// Used before.
@@ -88,6 +91,13 @@ pub struct ReclaimDevice {
     pub came_back_bytes: Option<Bytes>,
     /// What did not; `None` as above.
     pub remaining_bytes: Option<Bytes>,
+}
+
+impl ReclaimDevice {
+    /// Its name in tables and sentences.
+    pub fn label(&self) -> String {
+        super::device::label(self.index, &self.uuid, self.mig.as_ref())
+    }
 }
 
 /// The result of `reclaim`.

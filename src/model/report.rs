@@ -198,7 +198,7 @@ pub struct Finding {
     pub device_uuid: Option<Uuid>,
     /// How many bytes it is about, if about bytes.
     pub bytes: Option<Bytes>,
-    /// One or two sentences.
+    /// One or two sentences, without the name of the device.
     pub text: String,
     /// What can still be behind it, the likeliest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -233,6 +233,9 @@ pub struct DeviceReport {
     pub index: u32,
     /// UUID.
     pub uuid: Uuid,
+    /// Present for a MIG instance: which part of which GPU it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig: Option<super::MigIdentity>,
     /// Product name.
     pub name: Option<String>,
     /// The verdict on this device.
@@ -261,6 +264,13 @@ pub struct DeviceReport {
     pub unaccounted_bytes: Option<i64>,
     /// What keeps the interval open or decided the verdict, one sentence each.
     pub because: Vec<String>,
+}
+
+impl DeviceReport {
+    /// Its name in tables and sentences.
+    pub fn label(&self) -> String {
+        super::device::label(self.index, &self.uuid, self.mig.as_ref())
+    }
 }
 
 /// The command in a report.
@@ -347,6 +357,9 @@ pub struct DeviceStatus {
     pub index: u32,
     /// UUID.
     pub uuid: Uuid,
+    /// Present for a MIG instance: which part of which GPU it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig: Option<super::MigIdentity>,
     /// Product name.
     pub name: Option<String>,
     /// PCI bus id.
@@ -371,6 +384,18 @@ pub struct DeviceStatus {
     /// BAR1 memory in use; as above.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bar1_used_bytes: Option<Bytes>,
+}
+
+impl DeviceStatus {
+    /// Its name in tables and sentences.
+    pub fn label(&self) -> String {
+        super::device::label(self.index, &self.uuid, self.mig.as_ref())
+    }
+
+    /// It is a part of a GPU and not a whole one.
+    pub fn is_instance(&self) -> bool {
+        self.mig.is_some() || self.uuid.0.starts_with("MIG-")
+    }
 }
 
 /// The result of `status`.

@@ -1,6 +1,6 @@
 //! The words for people: causes, ages, amounts, the names of devices. One place, so that all formats say the same.
 
-use crate::model::{Bytes, Cause, SettleEnd, Uuid};
+use crate::model::{Bytes, Cause, SettleEnd};
 
 /// The cause in one or two words, for a column.
 pub const fn cause(cause: Cause) -> &'static str {
@@ -117,15 +117,6 @@ pub fn interval(low: Bytes, high: Option<Bytes>) -> String {
     }
 }
 
-/// `GPU 0`; a MIG instance has no number of its own and goes by the start of its UUID.
-pub fn device(index: u32, uuid: &Uuid) -> String {
-    if uuid.0.starts_with("MIG-") {
-        crate::text::clean(&uuid.0.chars().take(12).collect::<String>())
-    } else {
-        format!("GPU {index}")
-    }
-}
-
 /// `1 GPU`, `2 GPUs`.
 pub fn count(n: usize, one: &str, many: &str) -> String {
     if n == 1 { format!("1 {one}") } else { format!("{n} {many}") }
@@ -185,9 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_and_signals_have_names() {
-        assert_eq!(device(3, &Uuid("GPU-1".into())), "GPU 3");
-        assert_eq!(device(0, &Uuid("MIG-12345678-9abc".into())), "MIG-12345678");
+    fn signals_have_names() {
         assert_eq!(signal(9), "SIGKILL (9)");
         assert_eq!(signal(250), "signal 250");
     }

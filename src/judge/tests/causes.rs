@@ -21,12 +21,12 @@ pub(super) fn shell() -> Vec<Ancestor> {
 }
 
 /// A CUDA process with a context.
-fn cuda(pid: u32, above: Vec<Ancestor>) -> Process {
+pub(super) fn cuda(pid: u32, above: Vec<Ancestor>) -> Process {
     process(id(pid, 50_000 + u64::from(pid)), above, Some(files(23, 2, 4)))
 }
 
 /// A look at processes that are listed with so many MiB.
-fn listed(rows: &[(u32, u64)]) -> DeviceLook {
+pub(super) fn listed(rows: &[(u32, u64)]) -> DeviceLook {
     listed_beside(0, rows)
 }
 
@@ -41,7 +41,7 @@ fn one(process: Process, mib: u64) -> StatusReport {
     status(&snapshot(listed(&[(process.id.pid, mib)]), vec![process]))
 }
 
-fn holder(holders: &[Holder], pid: u32) -> &Holder {
+pub(super) fn holder(holders: &[Holder], pid: u32) -> &Holder {
     holders.iter().find(|h| h.pid == pid).unwrap_or_else(|| panic!("{pid} is not named: {holders:#?}"))
 }
 

@@ -6,6 +6,6 @@ mod causes;
 mod hidden;
 mod properties;
 mod recordings;
+mod unlisted;
 mod words;
-
 mod worlds;

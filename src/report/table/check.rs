@@ -21,13 +21,13 @@ const JITTER: Bytes = Bytes::mib(16);
 /// # Errors
 /// If the writer fails.
 pub fn check(report: &Report, style: &Style, out: &mut dyn Write) -> io::Result<()> {
-    let devices = report.devices.iter().map(|d| (d.uuid.clone(), words::device(d.index, &d.uuid))).collect();
+    let devices = report.devices.iter().map(|d| (d.uuid.clone(), d.label())).collect();
     let mut page = Page { style, out, devices };
     headline(&mut page, report)?;
     if report.verdict == Verdict::Clean {
         // Nothing is wrong. What was not seen did not matter, or the verdict would be another; it is in the JSON.
         for finding in &report.findings {
-            page.paragraph("  note: ", &finding.text)?;
+            page.finding("  note: ", finding)?;
         }
         page.leftovers(&report.leftovers)?;
         // What PyTorch was asked for is not about the verdict, and neither is where it could not be asked.
@@ -143,7 +143,7 @@ fn clean_sentence(report: &Report) -> String {
         .filter_map(|d| Some((d, d.command_peak_bytes.filter(|peak| *peak > Bytes::ZERO)?)))
         .map(|(d, peak)| match report.devices.len() {
             1 => peak.to_string(),
-            _ => format!("{peak} on {}", words::device(d.index, &d.uuid)),
+            _ => format!("{peak} on {}", d.label()),
         })
         .collect();
     match peaks.is_empty() {
@@ -162,12 +162,9 @@ fn residue_sentence(report: &Report) -> String {
         None => "of GPU memory is held that was not held before",
     };
     let place = match left.as_slice() {
-        [one] => words::device(one.index, &one.uuid),
+        [one] => one.label(),
         _ => {
-            let parts: Vec<_> = left
-                .iter()
-                .map(|d| format!("{} on {}", d.charged_residue_bytes, words::device(d.index, &d.uuid)))
-                .collect();
+            let parts: Vec<_> = left.iter().map(|d| format!("{} on {}", d.charged_residue_bytes, d.label())).collect();
             parts.join(", ")
         }
     };
@@ -187,7 +184,7 @@ fn inconclusive_sentence(report: &Report) -> String {
         .iter()
         .filter(|d| d.verdict == Verdict::Inconclusive)
         .map(|d| {
-            let label = words::device(d.index, &d.uuid);
+            let label = d.label();
             match d.used_after_bytes {
                 None => format!("{label} cannot be read"),
                 Some(_) => {
@@ -228,11 +225,7 @@ fn device_table(page: &mut Page<'_>, report: &Report) -> io::Result<()> {
     columns.extend([Column::right("NOW"), Column::right("CHARGED"), Column::left("VERDICT")]);
     let mut grid = Grid::new(columns);
     for d in &report.devices {
-        let mut row = vec![
-            words::device(d.index, &d.uuid),
-            d.name.clone().unwrap_or_else(|| "?".into()),
-            words::amount(d.used_before_bytes),
-        ];
+        let mut row = vec![d.label(), d.name.clone().unwrap_or_else(|| "?".into()), words::amount(d.used_before_bytes)];
         if with_peak {
             row.push(words::amount(d.peak_bytes));
         }
@@ -249,7 +242,7 @@ fn device_table(page: &mut Page<'_>, report: &Report) -> io::Result<()> {
     let several = report.devices.len() > 1;
     for d in report.devices.iter().filter(|d| d.verdict == Verdict::Inconclusive) {
         for because in &d.because {
-            let lead = if several { format!("{}: ", words::device(d.index, &d.uuid)) } else { String::new() };
+            let lead = if several { format!("{}: ", d.label()) } else { String::new() };
             page.paragraph("- ", &format!("{lead}{because}"))?;
         }
     }

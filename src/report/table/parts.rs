@@ -111,8 +111,9 @@ impl Page<'_> {
             if let Some(place) = &holder.place {
                 self.paragraph("  where: ", &place.words())?;
             }
+            // These causes rest on who that is, so their evidence names it.
             if let Some(launcher) = &holder.launcher
-                && !holder.why.iter().any(|why| why.contains(launcher.as_str()))
+                && !matches!(holder.cause, Cause::InUse | Cause::StillRunning)
             {
                 self.paragraph("  started by: ", launcher)?;
             }
@@ -206,9 +207,7 @@ impl Page<'_> {
             self.heading("Also found")?;
         }
         for finding in findings {
-            let device = finding.device_uuid.as_ref().map(|uuid| self.label(uuid));
-            let lead = device.filter(|label| !finding.text.contains(label.as_str())).map(|label| format!("{label}: "));
-            self.paragraph("- ", &format!("{}{}", lead.unwrap_or_default(), finding.text))?;
+            self.finding("- ", finding)?;
             for (number, possible) in finding.possible.iter().enumerate() {
                 self.paragraph(&format!("  {}. perhaps ", number + 1), possible)?;
             }
@@ -217,6 +216,12 @@ impl Page<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The sentence of a finding, behind the device that it is about: the sentence itself does not name it.
+    pub(super) fn finding(&mut self, first: &str, finding: &Finding) -> io::Result<()> {
+        let device = finding.device_uuid.as_ref().map(|uuid| format!("{}: ", self.label(uuid)));
+        self.paragraph(first, &format!("{}{}", device.unwrap_or_default(), finding.text))
     }
 
     /// What could not be seen.

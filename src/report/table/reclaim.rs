@@ -26,7 +26,7 @@ pub struct Asked {
 /// # Errors
 /// If the writer fails.
 pub fn reclaim(report: &ReclaimReport, asked: &Asked, style: &Style, out: &mut dyn Write) -> io::Result<()> {
-    let devices = report.devices.iter().map(|d| (d.uuid.clone(), words::device(d.index, &d.uuid))).collect();
+    let devices = report.devices.iter().map(|d| (d.uuid.clone(), d.label())).collect();
     let mut page = Page { style, out, devices };
     headline(&mut page, report, asked)?;
     for (number, step) in report.steps.iter().enumerate() {
@@ -139,7 +139,7 @@ fn device_table(page: &mut Page<'_>, report: &ReclaimReport) -> io::Result<()> {
     ]);
     for d in &report.devices {
         grid.row([
-            words::device(d.index, &d.uuid),
+            d.label(),
             words::amount(d.expected_bytes),
             words::amount(d.came_back_bytes),
             words::amount(d.remaining_bytes),
@@ -163,7 +163,7 @@ pub fn cleanup(report: &Report, style: &Style, out: &mut dyn Write) -> io::Resul
     if cleanup.ended.is_empty() && cleanup.left_alone.is_empty() {
         return Ok(());
     }
-    let devices = report.devices.iter().map(|d| (d.uuid.clone(), words::device(d.index, &d.uuid))).collect();
+    let devices = report.devices.iter().map(|d| (d.uuid.clone(), d.label())).collect();
     let mut page = Page { style, out, devices };
     page.line("")?;
     page.paragraph("", &sentence(&page, cleanup))?;

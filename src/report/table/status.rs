@@ -17,7 +17,7 @@ use std::io::{self, Write};
 /// # Errors
 /// If the writer fails.
 pub fn status(report: &StatusReport, style: &Style, out: &mut dyn Write) -> io::Result<()> {
-    let devices = report.devices.iter().map(|d| (d.uuid.clone(), words::device(d.index, &d.uuid))).collect();
+    let devices = report.devices.iter().map(|d| (d.uuid.clone(), d.label())).collect();
     let mut page = Page { style, out, devices };
     headline(&mut page, report)?;
     stands_out(&mut page, report)?;
@@ -41,7 +41,7 @@ fn needs_a_word(holder: &Holder) -> bool {
 }
 
 fn headline(page: &mut Page<'_>, report: &StatusReport) -> io::Result<()> {
-    let gpus: Vec<&DeviceStatus> = report.devices.iter().filter(|d| !d.uuid.0.starts_with("MIG-")).collect();
+    let gpus: Vec<&DeviceStatus> = report.devices.iter().filter(|d| !d.is_instance()).collect();
     let instances = report.devices.len() - gpus.len();
     let mut on = Vec::new();
     if !gpus.is_empty() || instances == 0 {
@@ -115,7 +115,7 @@ fn device_table(page: &mut Page<'_>, report: &StatusReport) -> io::Result<()> {
     let mut grid = Grid::new(columns);
     for d in &report.devices {
         let mut row = vec![
-            words::device(d.index, &d.uuid),
+            d.label(),
             d.name.clone().unwrap_or_else(|| "?".into()),
             words::amount(d.total_bytes),
             words::amount(d.free_bytes),

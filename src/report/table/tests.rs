@@ -4,8 +4,8 @@ use super::{check, status};
 use crate::{
     model::{
         Advice, BootId, Bytes, Cause, CleanedDevice, Cleanup, CommandReport, DeviceReport, DeviceStatus, Ended,
-        Finding, FindingKind, Gap, Ghost, Held, Holder, Limits, Lineage, Report, Scope, SettleEnd, StatusReport, Uuid,
-        Verdict, schema,
+        Finding, FindingKind, Gap, Ghost, Held, Holder, Limits, Lineage, MigIdentity, Report, Scope, SettleEnd,
+        StatusReport, Uuid, Verdict, schema,
     },
     report::Style,
     text,
@@ -22,6 +22,7 @@ fn device(index: u32, verdict: Verdict, low: u64, high: Option<u64>) -> DeviceRe
     DeviceReport {
         index,
         uuid: gpu(index),
+        mig: None,
         name: Some("NVIDIA H200".into()),
         verdict,
         total_bytes: Some(Bytes::mib(143_771)),
@@ -329,6 +330,7 @@ fn status_device(index: u32, used: Option<u64>, listed: Option<u64>) -> DeviceSt
     DeviceStatus {
         index,
         uuid: gpu(index),
+        mig: None,
         name: Some("NVIDIA H200".into()),
         pci: None,
         total_bytes: used.map(|_| Bytes::mib(143_771)),
@@ -467,4 +469,45 @@ fn a_strangers_words_never_act() {
         assert!(!text.contains(|c: char| c.is_control() && c != '\n' || c == '\u{202e}'), "{text:?}");
         assert!(text.contains("x\\x1b[2J\\ny"), "{text}");
     }
+}
+
+#[test]
+fn one_gpu_in_the_name_of_another_is_not_taken_for_it() {
+    let mut report = status_report(vec![status_device(1, Some(1), Some(1))], Vec::new());
+    report.findings = vec![Finding::new(FindingKind::Moved, Some(gpu(1)), None, "512 MiB went on to GPU 10.")];
+    assert!(seen(&report, PLAIN).contains("\n- GPU 1: 512 MiB went on to GPU 10.\n"), "{}", seen(&report, PLAIN));
+    // A clean check says it in the same words.
+    let mut clean = self::report(Verdict::Clean, vec![device(1, Verdict::Clean, 0, Some(0))]);
+    clean.findings = report.findings;
+    assert!(checked(&clean, PLAIN).contains("\n  note: GPU 1: 512 MiB went on to GPU 10.\n"));
+}
+
+#[test]
+fn an_instance_has_one_name_everywhere() {
+    // Old drivers name instances so that they differ only at the end.
+    let instance = |gi: u32| {
+        let mut made = device(0, Verdict::Residue, 512, Some(512));
+        made.uuid = Uuid(format!("MIG-GPU-0d5c1c2a-1111-2222-3333-444455556666/{gi}/0"));
+        made.mig = Some(MigIdentity { parent: gpu(0), gi: Some(gi), ci: Some(0) });
+        made
+    };
+    let mut two = report(Verdict::Residue, vec![instance(7), instance(8)]);
+    let on = |gi: u32| Held { uuid: instance(gi).uuid, ..held(0, Some(512)) };
+    two.holders = vec![holder(70, Cause::Orphan, Lineage::Own, vec![on(7)])];
+    two.findings =
+        vec![Finding::new(FindingKind::Xid, Some(instance(8).uuid), None, "the driver reported error Xid 31.")];
+    let text = checked(&two, PLAIN);
+    for part in [
+        "512 MiB on MIG 0/7/0, 512 MiB on MIG 0/8/0",
+        "\nMIG 0/7/0  NVIDIA H200",
+        "\nMIG 0/8/0  NVIDIA H200",
+        "  MIG 0/7/0  512 MiB  orphan",
+        "\n- MIG 0/8/0: the driver reported error Xid 31.\n",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains("MIG-"), "{text}");
+    // A report of an older version does not have the numbers: then the whole name tells them apart.
+    two.devices.iter_mut().for_each(|d| d.mig = None);
+    assert!(checked(&two, PLAIN).contains("\nMIG-GPU-0d5c1c2a-1111-2222-3333-444455556666/8/0  NVIDIA"));
 }
