@@ -70,10 +70,12 @@ impl Call {
 
     pub(crate) fn memory(&self, part: Part) -> Result<MemoryOf, Code> {
         let moment = self.ledger.moment(&self.machine).map_err(|_| abi::UNKNOWN)?;
-        match self.instance(part)? {
-            Some(instance) => Ok(moment.instance_memory(part.gpu, instance)),
-            None => moment.memory(&self.machine, part.gpu).ok_or(abi::UNKNOWN),
-        }
+        let memory = match self.instance(part)? {
+            Some(instance) => moment.instance_memory(part.gpu, instance),
+            None => moment.memory(&self.machine, part.gpu).ok_or(abi::UNKNOWN)?,
+        };
+        let (total, used) = (self.effect.total.unwrap_or(memory.total), self.effect.used.unwrap_or(memory.used));
+        Ok(MemoryOf { total, used, ..memory })
     }
 
     pub(crate) fn processes(&self, part: Part) -> Result<Vec<Listed>, Code> {

@@ -32,7 +32,7 @@ nvml! {
     fn nvmlDeviceGetMemoryInfo(device: Handle, memory: *mut MemoryV1) of device |call, part| {
         // Version 1 has no room for the driver's own memory and calls it used.
         let m = call.memory(part)?;
-        put(memory, MemoryV1 { total: m.total, free: m.free, used: m.used + m.reserved })
+        put(memory, MemoryV1 { total: m.total, free: m.free, used: m.used.saturating_add(m.reserved) })
     };
     fn nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: *mut MemoryV2) of device |call, part| {
         if memory.is_null() {
@@ -49,7 +49,8 @@ nvml! {
     fn nvmlDeviceGetBAR1MemoryInfo(device: Handle, memory: *mut MemoryV1) of device |call, part| {
         // The record of BAR1 has the form of the first memory record.
         let (total, used) = call.facts(part).bar1.ok_or(abi::NOT_SUPPORTED)?;
-        put(memory, MemoryV1 { total, free: total - used, used })
+        let used = call.effect.bar1_used.unwrap_or(used);
+        put(memory, MemoryV1 { total, free: total.saturating_sub(used), used })
     };
     fn nvmlDeviceGetAddressingMode(device: Handle, mode: *mut AddressingMode) of device |call, part| {
         let version = abi::get(mode)?.version;

@@ -37,6 +37,20 @@ pub struct Fault {
     pub write_to: Option<String>,
     /// The process lists say "not available" for all memory.
     pub bytes_unavailable: bool,
+    /// Say this on standard output and standard error.
+    pub prints: Option<String>,
+    /// The process ends at once, as in a crash.
+    pub crash: bool,
+    /// The same, and `while_file` is removed: it does so once.
+    pub crash_once: bool,
+    /// The memory calls answer these numbers of bytes, whatever is true.
+    pub total: Option<u64>,
+    /// As above.
+    pub used: Option<u64>,
+    /// As above, for BAR1 memory.
+    pub bar1_used: Option<u64>,
+    /// The process lists say so many bytes for everybody.
+    pub entry_bytes: Option<u64>,
 }
 
 /// The fields of `machine.json` that are for this library alone.
@@ -101,6 +115,10 @@ impl Default for Facts {
 pub(crate) struct Effect {
     pub(crate) code: Option<u32>,
     pub(crate) bytes_unavailable: bool,
+    pub(crate) total: Option<u64>,
+    pub(crate) used: Option<u64>,
+    pub(crate) bar1_used: Option<u64>,
+    pub(crate) entry_bytes: Option<u64>,
 }
 
 /// Counts this call, suffers what is set for it, and says what is left to do. `hanging` is called before it hangs.
@@ -134,6 +152,23 @@ pub(crate) fn suffer(
         while hangs() {
             sleep(Duration::from_millis(5));
         }
+        if let Some(text) = &fault.prints {
+            // As C code does: unbuffered, and nobody asks whether it arrives.
+            let _ = std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush());
+            let _ = std::io::stderr().write_all(text.as_bytes());
+        }
+        if fault.crash_once
+            && let Some(file) = &fault.while_file
+        {
+            let _ = std::fs::remove_file(ledger.join(file));
+        }
+        if fault.crash || fault.crash_once {
+            std::process::abort();
+        }
+        effect.total = effect.total.or(fault.total);
+        effect.used = effect.used.or(fault.used);
+        effect.bar1_used = effect.bar1_used.or(fault.bar1_used);
+        effect.entry_bytes = effect.entry_bytes.or(fault.entry_bytes);
         effect.code = effect.code.or(fault.code);
         effect.bytes_unavailable |= fault.bytes_unavailable;
     }

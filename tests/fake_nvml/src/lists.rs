@@ -73,7 +73,8 @@ fn fill(call: &Call, part: Part, list: List, layout: Layout, count: *mut c_uint,
 }
 
 fn record(call: &Call, layout: Layout, line: &Listed) -> Vec<u8> {
-    let bytes = line.bytes.filter(|_| !call.effect.bytes_unavailable).unwrap_or(NOT_AVAILABLE);
+    let told = call.effect.entry_bytes.or(line.bytes);
+    let bytes = told.filter(|_| !call.effect.bytes_unavailable).unwrap_or(NOT_AVAILABLE);
     let mut record = Vec::with_capacity(32);
     record.extend(line.pid.to_ne_bytes());
     record.extend([0; 4]);
