@@ -155,6 +155,16 @@ fn what_does_not_compare_is_refused() {
 }
 
 #[test]
+fn a_number_in_a_file_that_cannot_be_is_no_reading() {
+    let rig = Rig::new();
+    let (before, after) = (snapshot(&rig, "before.json"), snapshot(&rig, "after.json"));
+    edit(&after, |s| s["devices"][0]["look"]["memory"]["used"] = json!(u64::MAX));
+    let end = rig.run(&format!("diff {before} {after}"));
+    end.expect_code(122);
+    assert!(end.stdout.contains("in use and ") && end.stdout.contains("that is no reading"), "{}", end.stdout);
+}
+
+#[test]
 fn a_snapshot_is_put_in_place_at_once_and_only_when_it_is_whole() {
     let rig = Rig::new();
     let path = snapshot(&rig, "s.json");

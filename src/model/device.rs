@@ -29,6 +29,17 @@ pub struct Memory {
     pub api: MemoryApi,
 }
 
+/// No device has more: a larger number is no reading.
+const MOST: Bytes = Bytes(1 << 50);
+
+impl Memory {
+    /// Whether these can be the numbers of a device. A GPU in trouble was seen to answer 2^64 - 1.
+    pub fn is_possible(&self) -> bool {
+        let parts = [Some(self.used), Some(self.free), self.reserved];
+        self.total > Bytes::ZERO && self.total <= MOST && parts.into_iter().flatten().all(|part| part <= self.total)
+    }
+}
+
 /// Which version of NVML's process list calls answered. Version 1 knows no MIG instances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -233,6 +244,25 @@ impl Device {
 }
 
 impl DeviceLook {
+    /// Puts a gap in the place of every number that cannot be.
+    pub fn without_the_impossible(&mut self, label: &str) {
+        let gap = |what: String| Gap::new(label, format!("{what}, which cannot be: that is no reading"));
+        if let Some(memory) = self.memory.take_if(|memory| !memory.is_possible()) {
+            let Memory { total, used, free, .. } = memory;
+            self.gaps.push(gap(format!("the driver says {used} in use and {free} free of {total}")));
+        }
+        let most = self.memory.map_or(MOST, |memory| memory.total);
+        for entry in self.entries.iter_mut().flatten() {
+            if let Some(bytes) = entry.bytes.take_if(|bytes| *bytes > most) {
+                self.gaps.push(gap(format!("the driver says that PID {} holds {bytes}", entry.pid)));
+            }
+        }
+        if let Some(bar1) = self.bar1.take_if(|bar1| bar1.used > bar1.total || bar1.total > MOST) {
+            self.gaps.push(gap(format!("the driver says {} of {} of BAR1 memory in use", bar1.used, bar1.total)));
+        }
+        self.utilization_percent = self.utilization_percent.filter(|percent| *percent <= 100);
+    }
+
     /// Used memory, if it could be read.
     pub fn used(&self) -> Option<Bytes> {
         self.memory.map(|m| m.used)

@@ -10,10 +10,12 @@ use super::{
     raw,
     simulated::Simulated,
 };
+use rustix::io::fcntl_dupfd_cloexec;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use std::{
     ffi::OsString,
-    io::{self, Write},
+    fs::File,
+    io::{self, BufReader, Write},
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
@@ -22,6 +24,8 @@ use std::{
 pub(super) const INNER: &str = "__nvml-helper";
 /// Second argument: start a nursery and end.
 pub(super) const START_NURSERY: &str = "start-nursery";
+/// Our line is moved to descriptors from here on, away from those that a program takes for its standard ones.
+const FIRST_OWN: i32 = 10;
 /// Second argument: be a nursery.
 pub(super) const NURSERY: &str = "nursery";
 
@@ -65,8 +69,8 @@ fn detach(name: &str) {
 }
 
 fn serve() -> io::Result<()> {
-    let mut input = io::stdin().lock();
-    let mut output = io::stdout().lock();
+    let (input, mut output) = own_line()?;
+    let mut input = BufReader::new(input);
     let mut source: Option<Box<dyn DeviceSource>> = None;
     let mut text = String::new();
     while protocol::next_line(&mut input, &mut text)?.is_some() {
@@ -97,6 +101,17 @@ fn serve() -> io::Result<()> {
         output.flush()?;
     }
     Ok(())
+}
+
+/// The line to our starter on descriptors that nobody else knows. A library may read and print what it likes: the
+/// standard ones lead nowhere from here on.
+fn own_line() -> io::Result<(File, File)> {
+    let line = (fcntl_dupfd_cloexec(io::stdin(), FIRST_OWN)?, fcntl_dupfd_cloexec(io::stdout(), FIRST_OWN)?);
+    let nowhere = File::options().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&nowhere)?;
+    rustix::stdio::dup2_stdout(&nowhere)?;
+    rustix::stdio::dup2_stderr(&nowhere)?;
+    Ok((line.0.into(), line.1.into()))
 }
 
 fn unopened() -> Failure {

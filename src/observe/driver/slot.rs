@@ -103,7 +103,9 @@ impl Slot {
             self.knows_utilization = true;
         }
         let bar1 = if self.extras.bar1 { self.bar1(device, &mut gaps) } else { None };
-        DeviceLook { list_api, utilization_percent, bar1, ..self.result(reading.ok(), entries, gaps) }
+        let mut look = DeviceLook { list_api, utilization_percent, bar1, ..self.result(reading.ok(), entries, gaps) };
+        look.without_the_impossible(&self.identity.label());
+        look
     }
 
     fn bar1(&self, device: &Device<'static>, gaps: &mut Vec<Gap>) -> Option<Bar1> {
