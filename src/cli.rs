@@ -328,8 +328,8 @@ pub struct CheckArgs {
     /// Wait at most this long for memory to come back
     #[arg(long, value_name = "DUR", default_value = "120s", value_parser = values::time, env = "GPURESID_SETTLE", hide_env_values = true)]
     pub settle: Duration,
-    /// Time between two looks while the command runs
-    #[arg(long, value_name = "DUR", default_value = "100ms", value_parser = values::some_time, env = "GPURESID_SAMPLE", hide_env_values = true)]
+    /// Time between two looks while the command runs, with its unit
+    #[arg(long, value_name = "DUR", default_value = "100ms", value_parser = values::short_time, env = "GPURESID_SAMPLE", hide_env_values = true)]
     pub sample: Duration,
     /// Ask PyTorch in the command's Python processes who refers to its tensors, and what is cache and context
     #[arg(long, env = "GPURESID_TORCH", hide_env_values = true, value_parser = FalseyValueParser::new())]

@@ -30,6 +30,15 @@ pub(super) fn some_time(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// The same with a unit: so short a time is as often meant in milliseconds as in seconds.
+pub(super) fn short_time(text: &str) -> Result<Duration, String> {
+    let (duration, number) = (some_time(text)?, text.trim());
+    match number.parse::<f64>() {
+        Ok(_) => Err(format!("write the unit: {number}ms or {number}s")),
+        Err(_) => Ok(duration),
+    }
+}
+
 /// A percentage, with or without its sign.
 pub(super) fn percent(text: &str) -> Result<f64, String> {
     text.trim()
@@ -108,6 +117,10 @@ mod tests {
         }
         assert!(some_time("0").is_err());
         assert_eq!(some_time("1ms"), Ok(Duration::from_millis(1)));
+        assert_eq!(short_time("1ms"), Ok(Duration::from_millis(1)));
+        for bare in ["100", "0.1"] {
+            assert_eq!(short_time(bare), Err(format!("write the unit: {bare}ms or {bare}s")));
+        }
     }
 
     #[test]
