@@ -107,6 +107,62 @@ fn a_helper_that_dies_is_replaced() {
 }
 
 #[test]
+fn a_library_that_crashes_for_a_while_is_asked_again_afterwards() {
+    let rig = Rig::new();
+    let run = rig.spawn_check(&report_option(&rig), "alloc 0 1GiB ready up wait-file go");
+    rig.wait_for("up");
+    let crashing = rig.ledger.directory().join("crashing");
+    std::fs::write(&crashing, "").unwrap();
+    let while_file = Some("crashing".to_owned());
+    rig.fault(Fault { function: "nvmlDeviceGet*".into(), while_file, crash: true, ..Fault::default() });
+    let helpers = || rig.calls().iter().map(|c| c.pid).collect::<std::collections::BTreeSet<_>>().len();
+    wait_until("several helpers to crash", || helpers() >= 6);
+    // By now they come seldom. The end of the command is reason for one at once.
+    std::fs::remove_file(&crashing).unwrap();
+    rig.mark("go");
+    run.wait().expect_code(0);
+    let report = rig.report("r.json");
+    assert_eq!(report["verdict"], "clean", "{report}");
+    assert!(report["gaps"].to_string().contains("the NVML helper process was ended by signal 6"), "{report}");
+}
+
+#[test]
+fn a_crash_of_the_library_costs_a_single_look_nothing() {
+    let rig = Rig::new();
+    let file = rig.path("s.json").display().to_string();
+    rig.run(&format!("snapshot -o {file}")).expect_code(0);
+    for arguments in ["status", "snapshot", "wait --below 1GiB --timeout 20s", &format!("diff {file}")] {
+        let crashing = rig.ledger.directory().join("crashing");
+        std::fs::write(&crashing, "").unwrap();
+        let function = "nvmlDeviceGetMemoryInfo*".to_owned();
+        rig.fault(Fault { function, while_file: Some("crashing".into()), crash_once: true, ..Fault::default() });
+        rig.run(arguments).expect_code(0);
+        assert!(!crashing.exists(), "{arguments}: it crashed");
+        rig.clear_faults();
+    }
+}
+
+#[test]
+fn a_number_that_cannot_be_is_inconclusive_and_never_residue() {
+    let rig = Rig::with_gpus(2);
+    let run = rig.spawn_check(&report_option(&rig), "alloc 0 1GiB ready up wait-file go");
+    rig.wait_for("up");
+    rig.fault(Fault { function: "nvmlDeviceGetMemoryInfo*".into(), used: Some(u64::MAX), ..Fault::default() });
+    rig.mark("go");
+    run.wait().expect_code(122);
+    let report = rig.report("r.json");
+    assert_eq!(report["verdict"], "inconclusive", "{report:#}");
+    let device = &report["devices"][0];
+    assert_eq!((&device["used_after_bytes"], &device["charged_residue_bytes"]), (&serde_json::Value::Null, &0.into()));
+    assert!(device["peak_bytes"].as_u64().unwrap() < 139 << 30, "{device:#}");
+    assert!(report["gaps"].to_string().contains("that is no reading"), "{report:#}");
+    let status = rig.run("status --json").json();
+    assert_eq!(status["devices"][0]["used_bytes"], serde_json::Value::Null, "{status:#}");
+    let wait = rig.run("wait --below 500MiB --timeout 300ms");
+    assert!(wait.expect_code(124).stderr.contains("GPU 0 cannot be read: the driver says"), "{}", wait.stderr);
+}
+
+#[test]
 fn a_gpu_that_is_lost_in_the_run_is_inconclusive_and_the_other_is_judged() {
     let rig = Rig::with_gpus(2);
     let run = rig.spawn_check(&report_option(&rig), "alloc 1 1GiB ready up wait-file go");

@@ -208,7 +208,8 @@ fn weigh(look: &Look, devices: &[DeviceIdentity], goal: &Goal, except: &[u32]) -
     for (device, identity) in whole(look, devices) {
         let label = identity.label();
         let Some(memory) = device.memory else {
-            held.push(Held { uuid: device.uuid.clone(), text: format!("{label} cannot be read") });
+            let why = device.gaps.first().map(|gap| format!(": {}", gap.reason)).unwrap_or_default();
+            held.push(Held { uuid: device.uuid.clone(), text: format!("{label} cannot be read{why}") });
             continue;
         };
         let (met, text) = match goal {

@@ -3,7 +3,7 @@
 
 use super::{
     SnapshotParts, assemble,
-    driver::{Client, Extras, Inventory, Message, Options, Placement, Source},
+    driver::{Client, Extras, FailureKind, Inventory, Message, Options, Placement, Source},
     marker,
     proc::{ProcOptions, ProcReader, Scan},
     select::Selection,
@@ -120,7 +120,7 @@ impl Session {
     pub fn snapshot(&mut self) -> anyhow::Result<Snapshot> {
         self.client.request_look(&self.selected, self.extras);
         let observer = self.observer();
-        let look = self.wait_for_look()?;
+        let look = self.wait_for_look(self.extras)?;
         let scan = self.first_scan.take().and_then(|scanner| scanner.join().ok());
         let mut scan = scan.unwrap_or_else(|| self.reader.scan(&listed_pids(&look)));
         self.complete(&mut scan, &look);
@@ -144,12 +144,19 @@ impl Session {
         // By the time of a later snapshot it would be old.
         self.first_scan = None;
         self.client.request_look(&self.selected, Extras::default());
-        self.wait_for_look()
+        self.wait_for_look(Extras::default())
     }
 
-    fn wait_for_look(&self) -> anyhow::Result<Look> {
+    fn wait_for_look(&self, extras: Extras) -> anyhow::Result<Look> {
+        let mut again = true;
         loop {
             match self.messages.recv() {
+                // A library that crashes once may do its work the next time.
+                Ok(Message::Look(Err(failure))) if failure.kind == FailureKind::HelperDied && again => {
+                    again = false;
+                    self.client.try_afresh();
+                    self.client.request_look(&self.selected, extras);
+                }
                 Ok(Message::Look(look)) => {
                     let mut look = look.map_err(anyhow::Error::new)?;
                     look.at_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);

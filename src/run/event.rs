@@ -27,6 +27,8 @@ pub fn channel() -> (mpsc::Sender<Event>, mpsc::Receiver<Event>) {
 pub trait Looker {
     /// As [`driver::Client::request_look`]: exactly one [`Message::Look`] follows as an [`Event::Driver`].
     fn request_look(&self, devices: &[crate::model::Uuid], extras: driver::Extras);
+    /// As [`driver::Client::try_afresh`].
+    fn try_afresh(&self) {}
     /// As [`driver::Client::tool_processes`].
     fn tool_processes(&self) -> Vec<crate::model::ProcId>;
 }
@@ -34,6 +36,10 @@ pub trait Looker {
 impl Looker for driver::Client {
     fn request_look(&self, devices: &[crate::model::Uuid], extras: driver::Extras) {
         Self::request_look(self, devices, extras);
+    }
+
+    fn try_afresh(&self) {
+        Self::try_afresh(self);
     }
 
     fn tool_processes(&self) -> Vec<crate::model::ProcId> {

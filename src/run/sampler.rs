@@ -135,6 +135,11 @@ impl Sampler {
         self.next = self.next.min(Instant::now());
     }
 
+    /// What failed so far is not counted any more.
+    pub(super) fn hope(&mut self) {
+        (self.failing_since, self.lost) = (None, false);
+    }
+
     /// Asks for a look if it is time.
     pub(super) fn ask(&mut self, looker: &dyn Looker, now: Instant, settling: bool, all_gone: bool) {
         if !matches!(self.stage, Stage::Idle) || now < self.next {

@@ -248,6 +248,9 @@ impl Watch<'_> {
             self.ended = Some(Ended { at: now, watched, at_ms: self.sampler.at_ms(now), end });
             self.timer = Timer::Off;
             self.later.clear();
+            // However long the driver did not answer: what decides is read from here on.
+            self.session.looker().try_afresh();
+            self.sampler.hope();
             self.sampler.hurry();
         }
         if children {

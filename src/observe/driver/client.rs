@@ -61,7 +61,7 @@ impl Client {
             opened: false,
             last_id: 0,
             number: 0,
-            strikes: 0,
+            failures: 0,
             hangs: 0,
         };
         driver.open().context("starting the NVML helper process")?;
@@ -81,6 +81,12 @@ impl Client {
     /// Asks how the devices are set up. Exactly one answer comes through `answer`, under the deadline of a look.
     pub fn request_facts(&self, answer: Sender<Result<DriverFacts, Failure>>) {
         let _ = self.events.send(Event::Request(Wanted::Facts(answer)));
+    }
+
+    /// What comes now matters most: where no helper answers, the next request starts one at once, however often that
+    /// was in vain.
+    pub fn try_afresh(&self) {
+        let _ = self.events.send(Event::Afresh);
     }
 
     /// The helper and its nursery, so that they are never taken for holders or for the command's processes. Complete
@@ -108,20 +114,34 @@ fn absolute(source: Source) -> io::Result<Source> {
 enum Phase {
     /// There is none; the next request starts one.
     Down,
+    /// There is none, and for some time none is started: every request gets this.
+    Resting { failure: Failure, until: Instant },
     /// It opens the driver.
     Opening { id: u64, until: Instant },
     /// It waits for us.
     Ready,
     /// It answers the request that is first in the queue.
     Looking { id: u64 },
-    /// No further try: every request gets this.
+    /// No further try unless the owner wants one: every request gets this.
     Failed(Failure),
+    /// No further try.
+    Lost(Failure),
 }
 
-/// What a failure counts towards giving up. Two hangs in a row are enough, since each leaves a stuck process behind.
-const DEATH: u32 = 1;
-const HANG: u32 = 2;
-const TOO_MANY_STRIKES: u32 = 4;
+/// How a helper failed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// It ended, or is of no use. The next one is started at once, those after it with pauses that grow from the first
+    /// to the longest: a library that crashes while the driver is in trouble works again when that is over.
+    Death,
+    /// It is stuck, and each such one may stay as a process that nothing ends.
+    Hang,
+}
+
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// After the first hang the next helper is started at once, after a second one in a row not so soon.
+const PAUSE_AFTER_HANGS: Duration = Duration::from_secs(30);
 /// Hangs over the whole life of the client, however many looks succeeded between them.
 const TOO_MANY_HANGS: u32 = 5;
 
@@ -139,7 +159,9 @@ struct Driver<D> {
     last_id: u64,
     /// Of the helper, counted from 1.
     number: u64,
-    strikes: u32,
+    /// Helpers that failed in a row.
+    failures: u32,
+    /// Over the whole life.
     hangs: u32,
 }
 
@@ -173,7 +195,8 @@ impl<D: Fn(Message)> Driver<D> {
         while !self.queue.is_empty() && self.opened {
             self.head_until.get_or_insert_with(|| Instant::now() + self.options.look_timeout);
             match &self.phase {
-                Phase::Failed(failure) => {
+                Phase::Resting { until, .. } if *until <= Instant::now() => self.phase = Phase::Down,
+                Phase::Resting { failure, .. } | Phase::Failed(failure) | Phase::Lost(failure) => {
                     let failure = failure.clone();
                     self.refuse(failure);
                 }
@@ -226,14 +249,20 @@ impl<D: Fn(Message)> Driver<D> {
     fn take(&mut self, event: Event) {
         match event {
             Event::Request(wanted) => self.queue.push_back(wanted),
+            Event::Afresh => {
+                self.failures = 0;
+                if matches!(self.phase, Phase::Resting { .. } | Phase::Failed(_)) {
+                    self.phase = Phase::Down;
+                }
+            }
             Event::Said(Answer { say: Say::Events(events), .. }) => (self.deliver)(Message::Events(events)),
             Event::Said(Answer { id, say }) => self.hear(id, say),
             Event::Born(number, pid) if number == self.number => self.link.pid = Some(pid),
             Event::Gone(number, how) if number == self.number => self.broke(how),
             Event::NurseryGone => {
                 let failure = died("was lost with its nursery");
-                self.fail(failure.clone(), 0);
-                self.phase = Phase::Failed(failure);
+                self.fail(failure.clone(), Fault::Death);
+                self.phase = Phase::Lost(failure);
             }
             Event::Born(..) | Event::Gone(..) | Event::Stop => {}
         }
@@ -249,24 +278,24 @@ impl<D: Fn(Message)> Driver<D> {
                         (self.deliver)(Message::Opened(Ok(inventory)));
                     }
                 }
-                Err(failure) => self.fail(failure, DEATH),
+                Err(failure) => self.fail(failure, Fault::Death),
             },
             (Phase::Looking { id: asked }, say @ (Say::Look(_) | Say::Facts(_))) if *asked == id => {
                 self.phase = Phase::Ready;
                 if matches!(say, Say::Look(Ok(_)) | Say::Facts(Ok(_))) {
-                    self.strikes = 0;
+                    self.failures = 0;
                 }
                 self.answer(say);
             }
             // Right number, wrong kind: not a helper of ours.
-            _ => self.fail(died("gave an answer that does not fit the question"), DEATH),
+            _ => self.fail(died("gave an answer that does not fit the question"), Fault::Death),
         }
     }
 
     /// The helper is gone.
     fn broke(&mut self, how: String) {
-        if !matches!(self.phase, Phase::Down | Phase::Failed(_)) {
-            self.fail(died(&how), DEATH);
+        if matches!(self.phase, Phase::Opening { .. } | Phase::Ready | Phase::Looking { .. }) {
+            self.fail(died(&how), Fault::Death);
         }
     }
 
@@ -276,11 +305,11 @@ impl<D: Fn(Message)> Driver<D> {
         match self.phase {
             Phase::Opening { until, .. } if until <= now => {
                 let failure = self.hang("opening the driver", self.options.open_timeout);
-                self.fail(failure, HANG);
+                self.fail(failure, Fault::Hang);
             }
             Phase::Looking { .. } if self.head_until.is_some_and(|until| until <= now) => {
                 let failure = self.hang("reading the GPUs", self.options.look_timeout);
-                self.fail(failure, HANG);
+                self.fail(failure, Fault::Hang);
             }
             // A replacement is still opening: it may have its time, this look has had its own.
             _ if self.head_until.is_some_and(|until| until <= now) => {
@@ -292,13 +321,23 @@ impl<D: Fn(Message)> Driver<D> {
     }
 
     /// Ends this helper's service: whoever waits for it gets the failure.
-    fn fail(&mut self, failure: Failure, strikes: u32) {
+    fn fail(&mut self, failure: Failure, fault: Fault) {
         let waited_for = matches!(self.phase, Phase::Opening { .. } | Phase::Looking { .. });
         self.link.abandon();
-        self.strikes += strikes;
-        self.hangs += u32::from(strikes == HANG);
-        let give_up = !self.opened || self.strikes >= TOO_MANY_STRIKES || self.hangs >= TOO_MANY_HANGS;
-        self.phase = if give_up { Phase::Failed(failure.clone()) } else { Phase::Down };
+        let before = self.failures;
+        self.failures = self.failures.saturating_add(1);
+        let pause = match fault {
+            _ if before == 0 => None,
+            Fault::Death => Some(pause_after(before)),
+            Fault::Hang => Some(PAUSE_AFTER_HANGS),
+        };
+        self.hangs = self.hangs.saturating_add(u32::from(fault == Fault::Hang));
+        self.phase = match pause {
+            _ if !self.opened => Phase::Lost(failure.clone()),
+            _ if fault == Fault::Hang && self.hangs >= TOO_MANY_HANGS => Phase::Failed(failure.clone()),
+            Some(pause) => Phase::Resting { failure: failure.clone(), until: Instant::now() + pause },
+            None => Phase::Down,
+        };
         if !self.opened {
             self.opened = true;
             (self.deliver)(Message::Opened(Err(failure)));
@@ -319,7 +358,7 @@ impl<D: Fn(Message)> Driver<D> {
             (Some(wanted), _) => {
                 self.queue.push_front(wanted);
                 self.phase = Phase::Looking { id: 0 };
-                self.fail(died("gave an answer that does not fit the question"), DEATH);
+                self.fail(died("gave an answer that does not fit the question"), Fault::Death);
             }
             (None, _) => {}
         }
@@ -344,6 +383,11 @@ impl<D: Fn(Message)> Driver<D> {
         Failure::new(FailureKind::Timeout, format!("{doing}: {call} did not come back within {limit}{detail}"))
             .hint("see what the kernel says: sudo dmesg | grep -i -e nvrm -e xid")
     }
+}
+
+/// How long to wait with the next helper after so many have failed in a row.
+fn pause_after(failures: u32) -> Duration {
+    FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1))).min(LONGEST_PAUSE)
 }
 
 /// How long the helper waits for a single device: it must answer before we give up on all of them.

@@ -38,6 +38,8 @@ pub(super) enum Wanted {
 pub(super) enum Event {
     /// The owner wants to know something.
     Request(Wanted),
+    /// The owner wants another try.
+    Afresh,
     /// The owner is gone.
     Stop,
     /// The helper answered, or told events.

@@ -182,7 +182,7 @@ fn a_hanging_look_ends_at_its_deadline_and_names_the_call() {
 }
 
 #[test]
-fn a_replacement_that_hangs_too_is_the_last_one() {
+fn a_replacement_that_hangs_too_is_the_last_one_for_a_while() {
     let stage = Stage::new("next; opened; next; echo x >> looks; next");
     assert!(stage.opened().is_ok());
     let looks = || fs::read_to_string(stage.file("looks")).map_or(0, |text| text.lines().count());
@@ -224,7 +224,7 @@ fn a_helper_that_dies_is_replaced() {
         assert_eq!(failure.kind, FailureKind::HelperDied);
         assert!(failure.message.contains("ended with code 7"), "{failure}");
     }
-    assert_eq!(stage.look(), Ok("third".into()));
+    until("the third one is started", || stage.look() == Ok("third".into()));
 }
 
 #[test]
@@ -240,13 +240,43 @@ fn a_death_between_two_looks_costs_no_answer() {
 }
 
 #[test]
-fn dying_again_and_again_ends_in_a_lasting_failure() {
-    let stage = Stage::with_limits("next; opened; next; exit 1", PATIENCE, PATIENCE);
+fn dying_again_and_again_is_tried_ever_more_rarely_and_ends_with_the_trouble() {
+    let stage = Stage::with_limits(
+        "next; opened; next; if [ -e well ]; then look well; next; else exit 1; fi",
+        PATIENCE,
+        PATIENCE,
+    );
     assert!(stage.opened().is_ok());
-    for _ in 0..20 {
+    let began = Instant::now();
+    let mut failed = 0;
+    while began.elapsed() < Duration::from_millis(700) {
         assert_eq!(stage.look().unwrap_err().kind, FailureKind::HelperDied);
+        failed += 1;
     }
-    assert_eq!(stage.starts(), 4);
+    // Tried at 0, 0, 50, 150, 350 ms and perhaps at 750.
+    assert!((2..=6).contains(&stage.starts()), "{} helpers", stage.starts());
+    assert!(failed > stage.starts(), "between the tries every request is answered at once");
+    fs::write(stage.file("well"), "").unwrap();
+    until("a helper works", || stage.look() == Ok("well".into()));
+}
+
+#[test]
+fn whoever_wants_a_fresh_try_need_not_wait_for_it() {
+    let stage = Stage::new("next; opened; next; if [ -e well ]; then look well; fi; next");
+    assert!(stage.opened().is_ok());
+    until("two helpers hang", || {
+        let _ = stage.look();
+        stage.starts() == 2
+    });
+    // The second one hangs too, and then nobody is asked for a long time.
+    until("nobody is asked", || {
+        let began = Instant::now();
+        stage.look().is_err() && began.elapsed() < LIMIT / 4
+    });
+    fs::write(stage.file("well"), "").unwrap();
+    stage.client.as_ref().unwrap().try_afresh();
+    let answer = (0..100).find_map(|_| stage.look().ok());
+    assert_eq!((answer.as_deref(), stage.starts()), (Some("well"), 3));
 }
 
 #[test]
