@@ -1,6 +1,6 @@
 //! The exit codes: the one table that `--help` and the README print, and the one place that ends the process.
 
-use crate::text;
+use crate::{dispositions, text};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getpid, setrlimit};
 
 /// What the tool was asked for is so: clean, or the condition is met.
@@ -176,16 +176,7 @@ fn die_of(signal: i32) {
     // A limit of 0 does not hold where cores are piped to a program; a process that is not dumpable leaves none there.
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
-    // Our handler is taken away only for signals that we handle; the others have the disposition we were started with.
-    if HANDLED_OR_IGNORED.contains(&signal) {
-        let _ = signal_hook::low_level::emulate_default_handler(signal);
-    }
+    // Whether we handle it, the runtime does, or it was ignored.
+    dispositions::default_again(signal);
     let _ = signal_hook::low_level::raise(signal);
 }
-
-/// Signals whose disposition this process changes: the ones of [`crate::run`], and those of Rust's runtime, which
-/// ignores SIGPIPE and watches for stack overflows.
-const HANDLED_OR_IGNORED: [i32; 9] = {
-    use signal_hook::consts::{SIGBUS, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGSEGV, SIGTERM, SIGUSR1, SIGUSR2};
-    [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGPIPE, SIGSEGV, SIGBUS]
-};

@@ -11,6 +11,7 @@ pub mod act;
 pub mod cli;
 pub mod commands;
 pub mod demo;
+mod dispositions;
 pub mod doctor;
 pub mod error;
 pub mod exit;

@@ -17,19 +17,8 @@ fn words(words: &[&str]) -> Vec<OsString> {
 
 /// A command that notes each signal in the file `got`, says `up` when it is ready, and ends with 0 when `go` exists.
 fn listener(rig: &Rig) -> Vec<OsString> {
-    let script = "import os, signal, sys, time
-place = sys.argv[1]
-def note(number, _):
-    with open(place + '/got', 'a') as file: file.write(f'{signal.Signals(number).name}\\n')
-for number in ('INT', 'TERM', 'HUP', 'QUIT', 'USR1', 'USR2'):
-    number = getattr(signal, 'SIG' + number)
-    if signal.getsignal(number) is not signal.SIG_IGN: signal.signal(number, note)
-open(place + '/got', 'w').close()
-with open(place + '/up.new', 'w') as file: file.write(str(os.getpid()))
-os.rename(place + '/up.new', place + '/up')
-while not os.path.exists(place + '/go'): time.sleep(0.005)
-";
-    words(&["python3", "-c", script, rig.path("").to_str().unwrap()])
+    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/listener.py");
+    words(&["python3", program, rig.path("").to_str().unwrap()])
 }
 
 /// A command that says `up` and dies of the first signal.
@@ -175,14 +164,14 @@ os.execvp(sys.argv[1], sys.argv[1:])";
     rig.start_of(&line).wait().expect_code(9);
 }
 
-/// `timeout` ends a check after 4 s: the command gets one TERM, and may go on until it is told to end.
-fn one_signal_of(rig: &Rig, timeout: &[&str], options: &str) {
+/// `timeout` ends a check after 4 s: the command gets what it would get without us, and may go on until it is told to end.
+fn signals_of(rig: &Rig, timeout: &[&str], options: &str, wanted: &str) {
     let mut line = words(timeout);
     line.extend(check_line(rig, options, &listener(rig)));
     let run = rig.start_of(&line);
     rig.wait_for("up");
-    wait_for_got(rig, "SIGTERM");
-    nothing_follows(rig, "SIGTERM");
+    wait_for_got(rig, wanted);
+    nothing_follows(rig, wanted);
     rig.mark("go");
     run.wait().expect_code(124);
 }
@@ -191,13 +180,15 @@ fn one_signal_of(rig: &Rig, timeout: &[&str], options: &str) {
 fn timeout_ends_the_command_with_one_signal() {
     let rig = Rig::new();
     let options = format!("--report {}", rig.path("r.json").display());
-    one_signal_of(&rig, &["timeout", "--kill-after", "40", "4"], &options);
+    // It wakes up its group, which may be stopped.
+    signals_of(&rig, &["timeout", "--kill-after", "40", "4"], &options, "SIGTERM SIGCONT");
     assert_eq!(rig.report("r.json")["command"]["exit_code"], 0);
 }
 
 #[test]
 fn timeout_in_the_foreground_reaches_the_command_through_us() {
-    one_signal_of(&Rig::new(), &["setsid", "--wait", "timeout", "--foreground", "--kill-after", "40", "4"], "");
+    let line = ["setsid", "--wait", "timeout", "--foreground", "--kill-after", "40", "4"];
+    signals_of(&Rig::new(), &line, "", "SIGTERM");
 }
 
 #[test]

@@ -64,9 +64,10 @@ const RULES: &[(&str, &[&str], Where)] = &[
     ("NVML is behind the driver seam", &["nvml_wrapper"], Only(&["src/observe/driver/"])),
     (
         "the raw calls are in one file, and the fake library is the other side of the same ABI; beside them there is what the \
-         child does between fork and exec",
+         child does between fork and exec, and what becomes of signals",
         &["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern", "unsafe("],
         Only(&[
+            "src/dispositions.rs",
             "src/observe/driver/raw.rs",
             "src/run/exec.rs",
             "tests/fake_nvml/src/abi.rs",

@@ -8,15 +8,18 @@
 //! also one that is made for another machine.
 //!
 //! Until the exec the child has our handlers too, which would swallow a Ctrl-C that the terminal sends to both of us. So
-//! these signals wait while we fork, and the child puts their usual effect back before it lets them in.
+//! these signals wait while we fork, and the child puts their usual effect back before it lets them in
+//! ([`crate::dispositions`]).
 #![allow(unsafe_code, reason = "between fork and exec")]
 
-use super::signals::HANDLED;
-use crate::model::MARKER;
+use crate::{
+    dispositions::{Held, let_in, without_our_handlers},
+    model::MARKER,
+};
 use rustix::io::Errno;
 use std::{
     env,
-    ffi::{OsStr, OsString, c_char, c_int, c_ulong},
+    ffi::{OsStr, OsString, c_char, c_int},
     io,
     os::unix::{
         ffi::{OsStrExt, OsStringExt},
@@ -36,57 +39,6 @@ const ROOM: usize = 11;
 
 unsafe extern "C" {
     fn execve(file: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
-    fn pthread_sigmask(how: c_int, set: *const SignalSet, before: *mut SignalSet) -> c_int;
-    fn signal(number: c_int, handler: usize) -> usize;
-}
-
-/// `sigset_t` of Linux' C libraries: 1024 bits, the first signal's first.
-type SignalSet = [c_ulong; WORDS];
-const WORDS: usize = 1024 / c_ulong::BITS as usize;
-
-const SIG_BLOCK: c_int = 0;
-const SIG_SETMASK: c_int = 2;
-const SIG_DFL: usize = 0;
-const SIG_IGN: usize = 1;
-
-/// The signals that we handle wait, in this thread, until this is dropped.
-struct Held {
-    before: SignalSet,
-}
-
-impl Held {
-    fn back() -> Self {
-        let (mut set, mut before): (SignalSet, SignalSet) = ([0; WORDS], [0; WORDS]);
-        if let Some(word) = set.first_mut() {
-            *word = HANDLED.into_iter().map(|number| 1 << (number - 1)).sum();
-        }
-        // SAFETY: both are sets of that size, and it reads the one and writes the other.
-        unsafe { pthread_sigmask(SIG_BLOCK, &raw const set, &raw mut before) };
-        Self { before }
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        let_in(&self.before);
-    }
-}
-
-fn let_in(before: &SignalSet) {
-    // SAFETY: a set of that size, which it reads.
-    unsafe { pthread_sigmask(SIG_SETMASK, before, ptr::null_mut()) };
-}
-
-/// As an exec does: what is ignored stays ignored.
-fn without_our_handlers() {
-    for number in HANDLED {
-        // SAFETY: neither names a function.
-        unsafe {
-            if signal(number, SIG_DFL) == SIG_IGN {
-                signal(number, SIG_IGN);
-            }
-        }
-    }
 }
 
 /// Starts `program` with these arguments and the marker of this run, and with `more` in its environment.

@@ -9,6 +9,7 @@ use super::{
     worker::{Job, ScanFor, Workers},
 };
 use crate::{
+    dispositions,
     exit::Ending,
     model::{Look, Observer, Uuid},
     observe::{
@@ -183,10 +184,12 @@ impl Session {
     /// # Errors
     /// Then.
     pub(super) fn told_to_end(&mut self) -> Result<(), Stop> {
-        match self.inbox.signals.pop_front() {
-            Some(Caught { signal, .. }) => Err(Stop::Told(Ending::Signal(signal))),
-            None => Ok(()),
+        while let Some(Caught { signal, .. }) = self.inbox.signals.pop_front() {
+            if dispositions::ends_by_default(signal) {
+                return Err(Stop::Told(Ending::Signal(signal)));
+            }
         }
+        Ok(())
     }
 
     /// The result of a step that starts processes before the command. A Ctrl-C ends those too: then it is not their end

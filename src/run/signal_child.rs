@@ -5,7 +5,7 @@
 //! takes it.
 
 use crate::{act::signal, model::End};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, getpgid, getpgrp};
 use std::{io, os::unix::process::ExitStatusExt, process::Child};
 
 /// The command after it was started.
@@ -30,6 +30,13 @@ impl Running {
         self.end.is_none()
     }
 
+    /// Whether what is sent to our process group reaches it.
+    pub(super) fn in_our_group(&self) -> bool {
+        let group = |pid: Option<Pid>| pid.and_then(|pid| getpgid(Some(pid)).ok());
+        // Once it has ended, the question is idle.
+        group(i32::try_from(self.pid()).ok().and_then(Pid::from_raw)).is_none_or(|theirs| theirs == getpgrp())
+    }
+
     /// How it ended, if it has. Takes its status when it is there.
     ///
     /// # Errors
@@ -50,11 +57,4 @@ impl Running {
             signal::to_child(&mut self.child, signal);
         }
     }
-}
-
-/// The signal with this number, of those that are passed on.
-pub(super) fn forwarded(number: i32) -> Option<Signal> {
-    [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2]
-        .into_iter()
-        .find(|s| s.as_raw() == number)
 }

@@ -1,8 +1,13 @@
 //! Which signals are caught, who sent them, and which are passed on to the command.
 //!
+//! All that can be caught are, but those that stop and those in which the processor tells a process of its own mistakes
+//! ([`crate::dispositions`]): one that we did not catch would end us and leave the command running, unwatched.
+//!
 //! The command shares our process group, so it has already had what the terminal's driver sends (the kernel sends
-//! Ctrl-C to the whole group): passing that on would deliver it twice. What a process sends to our PID reached only
-//! us and is passed on. Three senders are special:
+//! Ctrl-C to the whole group): passing that on would deliver it twice. One that has gone into another group has not. What
+//! a process sends to our PID reached only us and is passed on, and so is what the kernel sends to us alone, such as a
+//! timer of the program that became us. What our own writing brings about (a reader that is gone, a file that is too
+//! large) and our own CPU time are no news for anybody. Three senders are special:
 //! - `timeout` signals its child and then its whole group, of which it is the leader: nothing to add.
 //! - Another leader of our group (a script that runs `kill $!` or `kill 0`) may have meant us or the group. The
 //!   command gets a moment to end of what it may have had already, then the signal is passed on.
@@ -12,10 +17,11 @@
 //! Ctrl-Z is not caught: it stops the whole group, and `fg` continues it.
 
 use super::{event::Event, family::Myself};
+use crate::dispositions;
 use anyhow::Context;
 use procfs::process::Process;
 use signal_hook::{
-    consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2},
+    consts::{SIGABRT, SIGALRM, SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGWINCH, SIGXCPU},
     iterator::{
         SignalsInfo,
         exfiltrator::{WithOrigin, origin::Origin},
@@ -31,9 +37,6 @@ use std::{
     thread,
 };
 
-/// Signals that may have a handler of ours: those that are passed on, and SIGCHLD.
-pub(super) const HANDLED: [i32; 7] = [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD];
-
 /// A signal that came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caught {
@@ -46,7 +49,9 @@ pub struct Caught {
 /// Who sent a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SentBy {
-    /// The kernel: the terminal's driver.
+    /// The terminal's driver, to the whole group; a hangup to the leader of the session alone.
+    Terminal,
+    /// The kernel for another reason, to us alone.
     Kernel,
     /// A process; `None` if it lives outside our PID namespace.
     Process(Option<u32>),
@@ -76,16 +81,26 @@ pub(super) enum Delivery {
     ForwardLater,
 }
 
-/// The rule of the module's first paragraph. `session_leader`: a hangup is sent to the leader of the session alone.
-pub(super) fn delivery(caught: Caught, session_leader: bool, relation: impl FnOnce(u32) -> Relation) -> Delivery {
+/// Where we and the command stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Places {
+    /// A hangup is sent to the leader of the session alone.
+    pub(super) session_leader: bool,
+    /// The command is in our process group.
+    pub(super) together: bool,
+}
+
+/// The rule of the module's first paragraphs.
+pub(super) fn delivery(caught: Caught, places: Places, relation: impl FnOnce(u32) -> Relation) -> Delivery {
     match caught.sender {
-        SentBy::Kernel if caught.signal == SIGHUP && session_leader => Delivery::Forward,
-        SentBy::Kernel => Delivery::Leave,
-        SentBy::Process(None) => Delivery::Forward,
+        SentBy::Terminal if !places.together || caught.signal == SIGHUP && places.session_leader => Delivery::Forward,
+        SentBy::Terminal => Delivery::Leave,
+        SentBy::Kernel | SentBy::Process(None) => Delivery::Forward,
         SentBy::Process(Some(pid)) => match relation(pid) {
-            Relation::TimeoutLeader | Relation::Own => Delivery::Leave,
-            Relation::Leader => Delivery::ForwardLater,
-            Relation::Other => Delivery::Forward,
+            Relation::Own => Delivery::Leave,
+            Relation::TimeoutLeader if places.together => Delivery::Leave,
+            Relation::Leader if places.together => Delivery::ForwardLater,
+            _ => Delivery::Forward,
         },
     }
 }
@@ -103,15 +118,22 @@ impl Signals {
     /// # Errors
     /// If a handler or the thread cannot be set up.
     pub(super) fn install(events: Sender<Event>) -> anyhow::Result<Self> {
-        let ignored = ignored_at_start();
-        let wanted = HANDLED.into_iter().filter(|s| *s == SIGCHLD || ignored & bit(*s) == 0);
         let mut signals =
-            SignalsInfo::<WithOrigin>::new(wanted).context("could not install the handlers for signals")?;
+            SignalsInfo::<WithOrigin>::new([SIGCHLD]).context("could not install the handlers for signals")?;
+        let ignored = ignored_at_start();
+        for number in dispositions::passed_on().filter(|number| !has(ignored, *number)) {
+            match signals.handle().add_signal(number) {
+                // The C library keeps some of these for itself.
+                Err(_) if dispositions::is_real_time(number) => {}
+                done => done.context("could not install the handlers for signals")?,
+            }
+        }
         let leave_at_once = Arc::new(AtomicBool::new(false));
         let leave = Arc::clone(&leave_at_once);
         thread::Builder::new()
             .name("signals".into())
             .spawn(move || {
+                dispositions::hear_all();
                 loop {
                     // The end of the command goes last: the Ctrl-C that ended it came before its end.
                     let (children, others): (Vec<Origin>, Vec<_>) = signals.wait().partition(|o| o.signal == SIGCHLD);
@@ -119,7 +141,9 @@ impl Signals {
                         if leave.load(Ordering::SeqCst) && ends_us(origin.signal) {
                             crate::exit::Ending::Signal(origin.signal).end();
                         }
-                        let _ = events.send(Event::Signal(caught(&origin)));
+                        if !is_our_own(&origin) {
+                            let _ = events.send(Event::Signal(caught(&origin)));
+                        }
                     }
                     if !children.is_empty() {
                         let _ = events.send(Event::Children);
@@ -130,7 +154,7 @@ impl Signals {
         Ok(Self { leave_at_once })
     }
 
-    /// SentBy now on nobody reads the events any more: a signal that asks us to end does so at once.
+    /// From now on nobody reads the events any more: a signal that asks us to end does so at once.
     pub(super) fn leave_at_once(&self) {
         self.leave_at_once.store(true, Ordering::SeqCst);
     }
@@ -138,30 +162,39 @@ impl Signals {
 
 /// Whether the signal asks for an end.
 pub(super) const fn ends_us(signal: i32) -> bool {
-    matches!(signal, SIGTERM | SIGINT | SIGHUP | SIGQUIT)
+    matches!(signal, SIGTERM | SIGINT | SIGHUP | SIGQUIT | SIGABRT | SIGALRM | SIGXCPU)
+}
+
+/// Brought about by what we do ourselves; the write that it is about fails as well, and the limit of CPU time is ours.
+fn is_our_own(origin: &Origin) -> bool {
+    let by_us = origin.process.is_some_and(|p| u32::try_from(p.pid).is_ok_and(|pid| pid == std::process::id()));
+    by_us || origin.signal == SIGXCPU && origin.process.is_none()
 }
 
 fn caught(origin: &Origin) -> Caught {
     let sender = match (origin.cause, origin.process) {
         (Cause::Sent(_), Some(process)) => SentBy::Process(u32::try_from(process.pid).ok().filter(|pid| *pid != 0)),
+        _ if matches!(origin.signal, SIGHUP | SIGINT | SIGQUIT | SIGCONT | SIGWINCH) => SentBy::Terminal,
         _ => SentBy::Kernel,
     };
     Caught { signal: origin.signal, sender }
 }
 
-const fn bit(signal: i32) -> u64 {
-    1 << (signal - 1)
+const fn has(mask: u64, signal: i32) -> bool {
+    mask >> (signal - 1) & 1 != 0
 }
 
 /// The signals that are ignored, as the mask of `/proc/self/status`. Nothing is taken as ignored where that cannot be
 /// read.
 fn ignored_at_start() -> u64 {
-    Process::myself().and_then(|p| p.status()).map_or(0, |status| status.sigign)
+    let mask = Process::myself().and_then(|p| p.status()).map_or(0, |status| status.sigign);
+    let pipe = 1 << (SIGPIPE - 1);
+    if dispositions::pipe_was_ignored() { mask | pipe } else { mask & !pipe }
 }
 
 /// Whether this signal was ignored when we were started (`nohup`). To be asked before a handler is installed.
 pub fn was_ignored(signal: i32) -> bool {
-    ignored_at_start() & bit(signal) != 0
+    has(ignored_at_start(), signal)
 }
 
 /// The relation of the process that sent a signal, as far as it can still be seen. Both numbers as signals come.
@@ -196,17 +229,23 @@ fn is_timeout(process: &Process) -> bool {
 mod tests {
     use super::*;
 
+    const BESIDE_IT: Places = Places { session_leader: false, together: true };
+
     fn sent_by(sender: SentBy, signal: i32, relation: Relation) -> Delivery {
-        delivery(Caught { signal, sender }, false, |_| relation)
+        delivery(Caught { signal, sender }, BESIDE_IT, |_| relation)
     }
 
     #[test]
     fn the_terminal_has_reached_the_group_already() {
-        for signal in [SIGINT, SIGQUIT, SIGHUP] {
-            assert_eq!(sent_by(SentBy::Kernel, signal, Relation::Other), Delivery::Leave);
+        for signal in [SIGINT, SIGQUIT, SIGHUP, SIGWINCH] {
+            assert_eq!(sent_by(SentBy::Terminal, signal, Relation::Other), Delivery::Leave);
+            let elsewhere = Places { together: false, ..BESIDE_IT };
+            let key = Caught { signal, sender: SentBy::Terminal };
+            assert_eq!(delivery(key, elsewhere, |_| Relation::Other), Delivery::Forward);
         }
-        let hangup = Caught { signal: SIGHUP, sender: SentBy::Kernel };
-        assert_eq!(delivery(hangup, true, |_| Relation::Other), Delivery::Forward);
+        let hangup = Caught { signal: SIGHUP, sender: SentBy::Terminal };
+        let leader = Places { session_leader: true, ..BESIDE_IT };
+        assert_eq!(delivery(hangup, leader, |_| Relation::Other), Delivery::Forward);
     }
 
     #[test]
@@ -217,5 +256,6 @@ mod tests {
         assert_eq!(sent(Relation::Leader), Delivery::ForwardLater);
         assert_eq!(sent(Relation::Own), Delivery::Leave);
         assert_eq!(sent_by(SentBy::Process(None), SIGTERM, Relation::Own), Delivery::Forward);
+        assert_eq!(sent_by(SentBy::Kernel, SIGALRM, Relation::Own), Delivery::Forward);
     }
 }

@@ -10,12 +10,13 @@ use super::{
     sampler::Sampler,
     session::{Session, Stop},
     settle::{Facts, Rules, Settle, Step},
-    signal_child::{Running, forwarded},
-    signals::{self, Caught, Delivery, Relation, SentBy, ends_us},
+    signal_child::Running,
+    signals::{self, Caught, Delivery, Places, Relation, SentBy, ends_us},
     tree::Tree,
     waiting_line::WaitingLine,
 };
 use crate::{
+    dispositions,
     exit::Ending,
     judge::fold::Fold,
     model::{End, Leftover, ProcId, Scope, SettleEnd, Snapshot},
@@ -202,14 +203,15 @@ impl Watch<'_> {
         let myself = &self.session.myself;
         let command = self.running.pid();
         let mut own = false;
-        let delivery = signals::delivery(caught, myself.session_leader, |pid| {
+        let places = Places { session_leader: myself.session_leader, together: self.running.in_our_group() };
+        let delivery = signals::delivery(caught, places, |pid| {
             let relation = signals::relation(pid, command, myself);
             own = relation == Relation::Own;
             relation
         });
-        let by_hand = caught.sender == SentBy::Kernel && caught.signal != Signal::HUP.as_raw();
+        let by_hand = caught.sender == SentBy::Terminal && caught.signal != Signal::HUP.as_raw();
         self.told |= ends_us(caught.signal) && !own && !by_hand;
-        let Some(signal) = forwarded(caught.signal) else { return };
+        let Some(signal) = dispositions::numbered(caught.signal) else { return };
         match delivery {
             Delivery::Leave => {}
             Delivery::Forward => self.running.signal(signal),
@@ -227,7 +229,7 @@ impl Watch<'_> {
         }
         match self.report_now {
             None => self.report_now = Some(now),
-            Some(first) if caught.sender == SentBy::Kernel || now.duration_since(first) >= AGAIN => {
+            Some(first) if caught.sender == SentBy::Terminal || now.duration_since(first) >= AGAIN => {
                 return Err(Stop::Told(Ending::Signal(caught.signal)));
             }
             Some(_) => {}

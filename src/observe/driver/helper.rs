@@ -10,13 +10,12 @@ use super::{
     raw,
     simulated::Simulated,
 };
+use crate::dispositions;
 use rustix::io::fcntl_dupfd_cloexec;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use std::{
     ffi::OsString,
     fs::File,
     io::{self, BufReader, Write},
-    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -60,11 +59,9 @@ fn detach(name: &str) {
     // Each step alone is worth having, and none of them is worth not starting for.
     let _ = rustix::process::setsid();
     let _ = std::env::set_current_dir("/");
-    // We end at the end of stdin and not before: the report that the signal asks for needs us. Children get the default
-    // action back.
-    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
-        let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
-    }
+    // We end at the end of stdin and not before: the report that the signal asks for needs us. Whoever signals all
+    // processes of a job or a service means us too.
+    dispositions::outlive();
     set_name(name);
 }
 
