@@ -26,7 +26,7 @@ pub(super) fn run(global: &Global, args: DoctorArgs) -> anyhow::Result<Ending> {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let mut report = judge::report(&facts, &known, args.strict, jiff::Timestamp::now().to_string(), Some(host));
     if global.redact {
-        redact::doctor(&mut report);
+        redact::doctor(facts.files.as_ref(), &mut report);
     }
     stdout::print(|out| match args.json {
         true => json::pretty(&report, out),

@@ -1,7 +1,7 @@
 //! `status`: one look, or one after the other until Ctrl-C.
 
 use super::{
-    driver_is_slow, session_options,
+    session_options,
     stdout::{self, Reader},
 };
 use crate::{
@@ -11,7 +11,8 @@ use crate::{
     model::{Snapshot, StatusReport},
     observe::{
         driver::Extras,
-        session::{Session, SessionOptions},
+        proc::ProcOptions,
+        session::{self, Session, SessionOptions, Unanswered},
     },
     report::{Style, json, redact, table},
     text,
@@ -37,13 +38,29 @@ pub(super) fn run(global: &Global, args: &StatusArgs) -> anyhow::Result<Ending> 
     if let Some(every) = args.watch {
         return watch(&options, every, args, global.redact);
     }
-    let report = judged(&Session::open(&options, driver_is_slow)?.snapshot()?, args.all, global.redact);
-    stdout::print(|out| match args.json {
-        true => json::pretty(&report, out),
-        false => table::status(&report, &Style::stdout(), out),
-    })?;
+    let report = shown(look(&options, &mut None, args.all, global.redact)?, args.json)?;
     let found = report.holders.iter().any(|h| args.fail_on.contains(&h.cause));
     Ok(Ending::Code(if found { exit::RESIDUE } else { exit::CLEAN }))
+}
+
+/// Shows the report. That the driver does not answer is an error all the same.
+fn shown(report: StatusReport, as_json: bool) -> anyhow::Result<StatusReport> {
+    stdout::print(|out| match as_json {
+        true => json::pretty(&report, out),
+        false => page(&report, &Style::stdout(), out),
+    })?;
+    match report.failure {
+        Some(failure) => Err(anyhow::Error::new(failure)),
+        None => Ok(report),
+    }
+}
+
+/// The report for people.
+fn page(report: &StatusReport, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+    match &report.failure {
+        Some(_) => table::files(report, style, out),
+        None => table::status(report, style, out),
+    }
 }
 
 pub(super) fn judged(snapshot: &Snapshot, all: bool, redacted: bool) -> StatusReport {
@@ -59,12 +76,13 @@ fn watch(options: &SessionOptions, every: Duration, args: &StatusArgs, redacted:
     let mut first = true;
     loop {
         let looked = look(options, &mut session, args.all, redacted);
-        if every >= SLOW || looked.is_err() {
+        if every >= SLOW || !looked.as_ref().is_ok_and(|report| report.failure.is_none()) {
             session = None;
         }
         let report = match looked {
             // What fails at once will not get better; later a driver may be reloaded under us, and come back.
             Err(error) if first => return Err(error),
+            Ok(report) if first && report.failure.is_some() => Ok(shown(report, args.json)?),
             other => other,
         };
         let reader = match (&report, args.json) {
@@ -86,11 +104,43 @@ fn look(
     all: bool,
     redacted: bool,
 ) -> anyhow::Result<StatusReport> {
-    let session = match session {
-        Some(session) => session,
-        None => session.insert(Session::open(options, driver_is_slow)?),
+    let opened = match session {
+        Some(session) => Ok(session),
+        None => Session::open_or_why_not(options, || driver_is_slow_for(options.open_timeout))?
+            .map(|opened| session.insert(opened)),
     };
-    Ok(judged(&session.snapshot()?, all, redacted))
+    let looked = match opened {
+        Ok(session) => session.snapshot_or_why_not()?,
+        Err(unanswered) => Err(unanswered),
+    };
+    match looked {
+        Ok(snapshot) => Ok(judged(&snapshot, all, redacted)),
+        Err(unanswered) => {
+            let (snapshot, mut report) = who_has_files(&options.proc, unanswered)?;
+            if redacted {
+                redact::status(&snapshot, &mut report);
+            }
+            Ok(report)
+        }
+    }
+}
+
+/// Tells the user why nothing happens yet, and what comes then.
+fn driver_is_slow_for(patience: Duration) {
+    let patience = humantime::format_duration(patience);
+    // A word on a terminal that is gone is not worth an error.
+    let _ = writeln!(
+        io::stderr(),
+        "gpuresid: waiting for the NVIDIA driver to answer, at most {patience} (--nvml-timeout); if it does not, whoever has \
+         its device files open is shown"
+    );
+}
+
+/// What can be said where the driver does not answer.
+pub(super) fn who_has_files(proc: &ProcOptions, unanswered: Unanswered) -> anyhow::Result<(Snapshot, StatusReport)> {
+    let snapshot = session::look_at_files(proc, unanswered.tool_processes)?;
+    let report = judge::status_without_driver(&snapshot, &unanswered.failure);
+    Ok((snapshot, report))
 }
 
 /// One picture. On a terminal it is drawn over the one before, line by line, so that nothing flickers.
@@ -98,7 +148,13 @@ fn frame(report: &anyhow::Result<StatusReport>, every: Duration, first: bool, ou
     let style = Style::stdout();
     let mut body = Vec::new();
     match report {
-        Ok(report) => table::status(report, &style, &mut body)?,
+        Ok(report) => {
+            page(report, &style, &mut body)?;
+            if let Some(failure) = &report.failure {
+                let error = anyhow::Error::new(failure.clone());
+                writeln!(body, "{}", crate::error::display_in(&error, style.width))?;
+            }
+        }
         Err(error) => writeln!(body, "{}", crate::error::display_in(error, style.width))?,
     }
     let now = jiff::ZonedDateTime::now().strftime("%H:%M:%S").to_string();

@@ -1,7 +1,7 @@
 //! What was seen, before anybody judges it. `Err` and [`Seen::Hidden`] carry why something could not be seen.
 
 use crate::{
-    model::{DriverFacts, Look, Observer},
+    model::{DriverFacts, Look, Observer, Snapshot},
     observe::driver::{Failure, Inventory},
 };
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
@@ -13,6 +13,8 @@ pub struct Facts {
     pub driver: Result<DriverSeen, Failure>,
     /// The loaded kernel module, which is there even where the library is not.
     pub kernel: Kernel,
+    /// Who has NVIDIA's files open; looked at only where the driver does not answer.
+    pub files: Option<Snapshot>,
     /// From where we look.
     pub observer: Option<Observer>,
     /// This machine.

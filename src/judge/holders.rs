@@ -148,6 +148,7 @@ fn out_of_sight(pid: u32, lineage: Lineage, why: &str) -> Holder {
         ends_with: None,
         cause: Cause::OutOfSight,
         lineage,
+        open_files: BTreeMap::new(),
         why: said,
         devices: Vec::new(),
     }
@@ -237,9 +238,28 @@ fn describe(scene: &Scene<'_>, process: &Process, said: Said) -> Holder {
         ends_with: ends::of(scene, process, known.as_ref()).map(|e| e.command),
         cause,
         lineage,
+        open_files: process.files.as_ref().map(|f| f.nodes.clone()).unwrap_or_default(),
         why,
         devices,
     }
+}
+
+/// Everybody who has any NVIDIA file open, by PID: all that is known where the driver does not answer. That one is merely
+/// in use is then no more than that it has the files open.
+pub(crate) fn with_files(scene: &Scene<'_>) -> Vec<Holder> {
+    let open = |p: &&Process| p.files.as_ref().is_some_and(|files| !files.nodes.is_empty());
+    let holder = |process| {
+        let mut draft = BTreeMap::new();
+        self::draft(&mut draft, process);
+        draft.into_values().map(|draft| finish(scene, draft)).map(|holder| match holder.cause {
+            Cause::InUse => {
+                let why = process.files.iter().map(describe_files).collect();
+                Holder { cause: Cause::OpenOnly, why, ..holder }
+            }
+            _ => holder,
+        })
+    };
+    scene.processes.iter().filter(open).flat_map(holder).collect()
 }
 
 /// Its PID inside its own PID namespace, where that differs.

@@ -26,7 +26,7 @@ mod unattributed;
 use crate::{
     exit,
     model::{
-        Bytes, Command, CommandReport, DeviceStatus, End, Gap, Holder, Limits, Observation, Report, Snapshot,
+        Bytes, Command, CommandReport, DeviceStatus, End, Failure, Gap, Holder, Limits, Observation, Report, Snapshot,
         StatusReport, Uninspected, Verdict, schema,
     },
     text,
@@ -121,6 +121,7 @@ pub fn status(snapshot: &Snapshot) -> StatusReport {
         simulated: is_simulated(snapshot),
         driver_version: driver_version(snapshot),
         cuda_version: snapshot.driver.as_ref().and_then(|d| d.cuda_version.clone()),
+        failure: None,
         devices: snapshot.devices.iter().map(device_status).collect(),
         holders,
         open_only: Vec::new(),
@@ -128,6 +129,22 @@ pub fn status(snapshot: &Snapshot) -> StatusReport {
         findings,
         advice,
         gaps: unique(gaps),
+    }
+}
+
+/// Says who has NVIDIA's files open, where the driver does not answer.
+pub fn status_without_driver(snapshot: &Snapshot, failure: &Failure) -> StatusReport {
+    let holders = holders::with_files(&Scene::of_snapshot(snapshot));
+    let mut gaps = vec![Gap::new("NVML", failure.message.clone())];
+    gaps.extend(snapshot.gaps.iter().cloned());
+    gaps.extend(sight_gaps(snapshot, &holders));
+    StatusReport {
+        failure: Some(failure.clone()),
+        holders,
+        advice: Vec::new(),
+        findings: Vec::new(),
+        gaps: unique(gaps),
+        ..status(snapshot)
     }
 }
 

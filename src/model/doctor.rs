@@ -1,6 +1,6 @@
 //! What `doctor` reads of the driver beyond the looks, and what it says.
 
-use super::{Bytes, Gap, Uuid};
+use super::{Bytes, Gap, Holder, Uuid};
 use serde::{Deserialize, Serialize};
 
 /// Who may use a device at the same time.
@@ -177,6 +177,9 @@ pub struct DoctorReport {
     pub verdict: Level,
     /// One for each check.
     pub lines: Vec<DoctorLine>,
+    /// Who has NVIDIA's device files open; only where the driver does not answer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holders: Vec<Holder>,
 }
 
 impl DoctorReport {

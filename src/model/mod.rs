@@ -6,6 +6,7 @@
 mod bytes;
 mod device;
 mod doctor;
+mod failure;
 mod gap;
 mod ids;
 mod launch;
@@ -28,6 +29,7 @@ pub use doctor::{
     ComputeMode, ConfCompute, ConfEnvironment, ConfMemory, DeviceFacts, DoctorLine, DoctorReport, DriverFacts, Level,
     NowAndNext, RemappedRows,
 };
+pub use failure::{Failure, FailureKind};
 pub use gap::Gap;
 pub use ids::{BootId, ProcId, Uuid};
 pub use launch::{Command, End, Launch, Leftover, Limits, Scope, SettleEnd};

@@ -1,7 +1,8 @@
 //! What the tool says.
 
-use super::{Bytes, DeviceEvent, Gap, Leftover, Limits, Place, ProcId, Scope, SettleEnd, Uuid};
+use super::{Bytes, DeviceEvent, Failure, Gap, Leftover, Limits, Place, ProcId, Scope, SettleEnd, Uuid};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The answer of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -123,6 +124,9 @@ pub struct Holder {
     pub cause: Cause,
     /// Where it belongs.
     pub lineage: Lineage,
+    /// The NVIDIA files it has open, counted by node: `nvidia0` → 23.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub open_files: BTreeMap<String, u32>,
     /// The facts behind cause and lineage, one sentence each.
     pub why: Vec<String>,
     /// Its memory.
@@ -417,6 +421,10 @@ pub struct StatusReport {
     pub driver_version: Option<String>,
     /// The newest CUDA that the driver serves.
     pub cuda_version: Option<String>,
+    /// Why the driver does not answer; only where it does not. Then nothing is known of the devices or of memory, and the
+    /// holders are those who have NVIDIA's files open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
     /// The devices.
     pub devices: Vec<DeviceStatus>,
     /// Who holds memory, or may.

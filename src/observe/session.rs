@@ -3,12 +3,12 @@
 
 use super::{
     SnapshotParts, assemble,
-    driver::{Client, Extras, FailureKind, Inventory, Message, Options, Placement, Source},
+    driver::{Client, Extras, Failure, FailureKind, Inventory, Message, Options, Placement, Source},
     marker,
     proc::{ProcOptions, ProcReader, Scan},
     select::Selection,
 };
-use crate::model::{BootId, Gap, Look, Observer, Snapshot, Uuid};
+use crate::model::{BootId, Gap, Look, Observer, ProcId, Snapshot, Uuid};
 use anyhow::Context;
 use std::{
     sync::mpsc::{Receiver, RecvTimeoutError, channel},
@@ -51,6 +51,36 @@ pub struct Session {
     extras: Extras,
 }
 
+/// A driver that does not answer.
+#[derive(Debug)]
+pub struct Unanswered {
+    /// Why.
+    pub failure: Failure,
+    /// The helper that asked it: it may hang, with the driver's files open.
+    pub tool_processes: Vec<ProcId>,
+}
+
+/// Who has NVIDIA's files open, from `/proc` alone: what can be said where the driver does not answer.
+///
+/// # Errors
+/// If `/proc` cannot be read.
+pub fn look_at_files(options: &ProcOptions, tool_processes: Vec<ProcId>) -> anyhow::Result<Snapshot> {
+    let reader = ProcReader::new(options.clone())?;
+    let boot_id = reader.boot_id()?;
+    let observer = Observer { tool_processes, ..reader.observer() };
+    let mut scan = reader.scan(&[]);
+    marker::look_for_runs(&reader, &boot_id, observer.pid_namespace, &mut scan.processes);
+    Ok(assemble(SnapshotParts {
+        inventory: None,
+        selected: &[],
+        look: None,
+        scan: Some(scan),
+        observer,
+        boot_id,
+        gaps: Vec::new(),
+    }))
+}
+
 impl Session {
     /// Opens the driver. `slow` is called once if that takes more than three seconds.
     ///
@@ -58,6 +88,14 @@ impl Session {
     /// If the driver does not answer (its [`super::driver::Failure`] with a hint), if no selected device is there, or
     /// if `/proc` cannot be read.
     pub fn open(options: &SessionOptions, slow: impl FnOnce()) -> anyhow::Result<Self> {
+        Self::open_or_why_not(options, slow)?.map_err(|unanswered| anyhow::Error::new(unanswered.failure))
+    }
+
+    /// As [`Self::open`], for who has something to say where the driver does not answer.
+    ///
+    /// # Errors
+    /// If no selected device is there, or if `/proc` cannot be read.
+    pub fn open_or_why_not(options: &SessionOptions, slow: impl FnOnce()) -> anyhow::Result<Result<Self, Unanswered>> {
         let began = Instant::now();
         let reader = ProcReader::new(options.proc.clone())?;
         let boot_id = reader.boot_id()?;
@@ -80,11 +118,14 @@ impl Session {
                 .spawn(move || reader.scan(&[]))
                 .context("cannot start a thread")?
         };
-        let inventory = wait_for_opened(&messages, slow)?;
+        let inventory = match wait_for_opened(&messages, slow) {
+            Ok(inventory) => inventory,
+            Err(failure) => return Ok(Err(Unanswered { failure, tool_processes: client.tool_processes() })),
+        };
         let selected = options.selection.resolve(&inventory)?;
         let mut observer = reader.observer();
         observer.tool_processes = client.tool_processes();
-        Ok(Self {
+        Ok(Ok(Self {
             client,
             messages,
             reader,
@@ -95,7 +136,7 @@ impl Session {
             began,
             first_scan: Some(scanner),
             extras: options.extras,
-        })
+        }))
     }
 
     /// The devices that there are.
@@ -126,7 +167,7 @@ impl Session {
         self.complete(&mut scan, &look);
         marker::look_for_runs(&self.reader, &self.boot_id, observer.pid_namespace, &mut scan.processes);
         Ok(assemble(SnapshotParts {
-            inventory: &self.inventory,
+            inventory: Some(&self.inventory),
             selected: &self.selected,
             look: Some(&look),
             scan: Some(scan),
@@ -134,6 +175,17 @@ impl Session {
             boot_id: self.boot_id.clone(),
             gaps: Vec::new(),
         }))
+    }
+
+    /// As [`Self::snapshot`], for who has something to say where the driver does not answer.
+    ///
+    /// # Errors
+    /// If it is not the driver that does not answer.
+    pub fn snapshot_or_why_not(&mut self) -> anyhow::Result<Result<Snapshot, Unanswered>> {
+        self.snapshot().map(Ok).or_else(|error| {
+            let failure = error.downcast::<Failure>()?;
+            Ok(Err(Unanswered { failure, tool_processes: self.client.tool_processes() }))
+        })
     }
 
     /// Reads the devices alone: cheap enough to ask many times a second.
@@ -163,7 +215,7 @@ impl Session {
                     return Ok(look);
                 }
                 Ok(Message::Events(_) | Message::Opened(_)) => {}
-                Err(_) => anyhow::bail!("the driver helper ended without an answer"),
+                Err(_) => return Err(anyhow::Error::new(ended())),
             }
         }
     }
@@ -208,17 +260,18 @@ fn listed_pids(look: &Look) -> Vec<u32> {
     pids
 }
 
-fn wait_for_opened(messages: &Receiver<Message>, slow: impl FnOnce()) -> anyhow::Result<Inventory> {
+fn wait_for_opened(messages: &Receiver<Message>, slow: impl FnOnce()) -> Result<Inventory, Failure> {
     let mut first = messages.recv_timeout(A_WORD_AFTER);
     if matches!(first, Err(RecvTimeoutError::Timeout)) {
         slow();
         first = messages.recv().map_err(|_| RecvTimeoutError::Disconnected);
     }
     match first {
-        Ok(Message::Opened(Ok(inventory))) => Ok(inventory),
-        Ok(Message::Opened(Err(failure))) => Err(anyhow::Error::new(failure)),
-        Ok(Message::Look(_) | Message::Events(_)) | Err(_) => {
-            anyhow::bail!("the driver helper ended without an answer")
-        }
+        Ok(Message::Opened(opened)) => opened,
+        Ok(Message::Look(_) | Message::Events(_)) | Err(_) => Err(ended()),
     }
+}
+
+fn ended() -> Failure {
+    Failure::new(FailureKind::HelperDied, "the driver helper ended without an answer")
 }

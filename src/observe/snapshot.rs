@@ -8,8 +8,8 @@ use crate::{
 
 /// The parts of a snapshot.
 pub struct SnapshotParts<'a> {
-    /// The devices that there are.
-    pub inventory: &'a Inventory,
+    /// The devices that there are; `None` if the driver does not answer.
+    pub inventory: Option<&'a Inventory>,
     /// Those of them that are wanted, in the order of the inventory.
     pub selected: &'a [Uuid],
     /// The reading; `None` if there was none (a gap says why).
@@ -29,8 +29,8 @@ pub struct SnapshotParts<'a> {
 pub fn assemble(parts: SnapshotParts<'_>) -> Snapshot {
     let SnapshotParts { inventory, selected, look, scan, mut observer, boot_id, mut gaps } = parts;
     let devices = inventory
-        .devices
         .iter()
+        .flat_map(|inventory| &inventory.devices)
         .filter(|d| selected.contains(&d.uuid))
         .map(|identity| Device {
             identity: identity.clone(),
@@ -40,7 +40,7 @@ pub fn assemble(parts: SnapshotParts<'_>) -> Snapshot {
                 .unwrap_or_else(|| unread(identity.uuid.clone())),
         })
         .collect();
-    gaps.extend(inventory.gaps.iter().cloned());
+    gaps.extend(inventory.iter().flat_map(|inventory| inventory.gaps.iter().cloned()));
     let mut uninspected = Vec::new();
     let processes = scan.map(|scan| {
         let tool = |id| observer.tool_processes.contains(&id) || observer.id == id;
@@ -64,7 +64,7 @@ pub fn assemble(parts: SnapshotParts<'_>) -> Snapshot {
         at_ms: look.map_or(0, |l| l.at_ms),
         boot_id,
         host: rustix::system::uname().nodename().to_str().ok().map(Into::into),
-        driver: Some(inventory.driver.clone()),
+        driver: inventory.map(|inventory| inventory.driver.clone()),
         observer,
         devices,
         processes,

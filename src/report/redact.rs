@@ -97,9 +97,12 @@ pub fn status(snapshot: &Snapshot, report: &mut StatusReport) {
 }
 
 /// Hides them in what `doctor` says.
-pub fn doctor(report: &mut DoctorReport) {
-    let mut words = Words::default();
+/// Of whoever had files open it looked at `snapshot`.
+pub fn doctor(snapshot: Option<&Snapshot>, report: &mut DoctorReport) {
+    let mut words = Words::of(snapshot, None);
     words.name(report.host.take().as_deref());
+    words.users(&report.holders);
+    report.holders.iter_mut().for_each(hide_in_holder);
     words.hide_in_texts(report);
 }
 

@@ -41,7 +41,7 @@ impl Watch<'_> {
         }
         self.look_into_shared_memory()?;
         Ok(assemble(SnapshotParts {
-            inventory: &self.before.inventory,
+            inventory: Some(&self.before.inventory),
             selected: &self.before.selected,
             look: self.sampler.last(),
             scan,

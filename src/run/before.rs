@@ -78,7 +78,7 @@ impl Before {
             _ => (None, vec![Gap::new("/proc", "the processes before the command were not read in time")]),
         };
         assemble(SnapshotParts {
-            inventory: &self.inventory,
+            inventory: Some(&self.inventory),
             selected: &self.selected,
             look: Some(&self.look),
             scan,

@@ -3,7 +3,7 @@
 use super::Lines;
 use crate::{
     doctor::facts::Facts,
-    model::DriverSource,
+    model::{DriverSource, StatusReport},
     observe::driver::{Failure, FailureKind},
 };
 use std::path::Path;
@@ -69,6 +69,28 @@ fn does_not_answer(facts: &Facts, failure: &Failure, lines: &mut Lines) {
         None => lines.hidden("driver.kernel", "no version of a kernel module can be read"),
     };
     lines.hidden("devices", "the settings of the GPUs: the driver does not answer");
+    let Some(seen) = who_has_files(facts) else {
+        lines.hidden("driver.files", "who has its device files open: /proc cannot be read");
+        return;
+    };
+    lines.ok(
+        "driver.files",
+        match seen.holders.len() {
+            0 => "nobody who can be seen from here has its device files open".into(),
+            1 => "one process has its device files open; it stands at the end".into(),
+            many => format!("{many} processes have its device files open; they stand at the end"),
+        },
+    );
+    // The first is the driver's own.
+    for gap in seen.gaps.iter().skip(1) {
+        lines.hidden("driver.files", gap.to_string());
+    }
+}
+
+/// Who has the files of a driver open that does not answer.
+pub(super) fn who_has_files(facts: &Facts) -> Option<StatusReport> {
+    let failure = facts.driver.as_ref().err()?;
+    Some(crate::judge::status_without_driver(facts.files.as_ref()?, failure))
 }
 
 fn kernel(facts: &Facts, library: Option<&str>, lines: &mut Lines) {

@@ -77,5 +77,6 @@ pub fn report(facts: &Facts, table: &Table, strict: bool, taken_at: String, host
         exit_code: if bad { exit::DOCTOR_FAIL } else { exit::CLEAN },
         verdict,
         lines,
+        holders: driver::who_has_files(facts).map(|seen| seen.holders).unwrap_or_default(),
     }
 }

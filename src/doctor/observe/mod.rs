@@ -10,7 +10,7 @@ use super::facts::{DriverSeen, Facts, Kernel, Python};
 use crate::observe::{
     driver::{Blocking, Failure, Options},
     proc::ProcReader,
-    session::SessionOptions,
+    session::{self, SessionOptions},
 };
 use std::{collections::BTreeMap, fs, path::PathBuf, time::Duration};
 
@@ -59,7 +59,11 @@ pub fn look(options: &SessionOptions, python: Option<PathBuf>, slow: impl FnOnce
         };
         (machine::look(&options.proc, &minors, &environment, xids), driver)
     };
-    Ok(Facts { driver, kernel: kernel(), observer, machine, environment, python })
+    let files = match &driver {
+        Ok(_) => None,
+        Err(_) => session::look_at_files(&options.proc, blocking.tool_processes()).ok(),
+    };
+    Ok(Facts { driver, kernel: kernel(), files, observer, machine, environment, python })
 }
 
 fn open(

@@ -110,7 +110,7 @@ pub(super) fn version_mismatch(library: Option<&str>) -> Failure {
     )
     .hint(
         "the driver was upgraded and the old kernel module is still loaded\n\
-         end everything that uses the GPU, then load the new one\n\
+         it can be replaced once nobody has its device files open (gpuresid lists who has)\n\
          with: sudo modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia\n\
          or restart the machine; in a container, restart the container",
     )

@@ -46,7 +46,7 @@ pub fn doctor(report: &DoctorReport, style: &Style, out: &mut dyn Write) -> io::
             }
         }
     }
-    Ok(())
+    if report.holders.is_empty() { Ok(()) } else { page.files(&report.holders) }
 }
 
 /// `devices` stands for the checks of all of them at once.
@@ -118,6 +118,7 @@ mod tests {
             torch_version: None,
             exit_code: 1,
             verdict: Level::Fail,
+            holders: Vec::new(),
             lines: vec![
                 line("driver", Level::Fail, "no driver", Some("sudo modprobe nvidia")),
                 line("devices", Level::CouldNotLook, "settings", None),

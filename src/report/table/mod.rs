@@ -3,6 +3,7 @@
 
 mod check;
 mod doctor;
+mod files;
 mod grid;
 mod parts;
 mod reclaim;
@@ -13,5 +14,6 @@ mod torch;
 
 pub use check::check;
 pub use doctor::doctor;
+pub use files::files;
 pub use reclaim::{Asked, cleanup, reclaim};
 pub use status::status;

@@ -257,7 +257,7 @@ impl Page<'_> {
 }
 
 /// A column has no room for where the interpreter lives.
-fn without_directory(command: &str) -> &str {
+pub(super) fn without_directory(command: &str) -> &str {
     let program = command.split(' ').next().unwrap_or(command);
     match program.rfind('/') {
         Some(slash) if program.starts_with('/') => command.get(slash + 1..).unwrap_or(command),

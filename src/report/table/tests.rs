@@ -98,6 +98,7 @@ fn holder(pid: u32, cause: Cause, lineage: Lineage, devices: Vec<Held>) -> Holde
         ends_with: None,
         cause,
         lineage,
+        open_files: Default::default(),
         why: Vec::new(),
         devices,
     }
@@ -355,6 +356,7 @@ fn status_report(devices: Vec<DeviceStatus>, holders: Vec<Holder>) -> StatusRepo
         simulated: false,
         driver_version: Some("580.159.04".into()),
         cuda_version: Some("13.0".into()),
+        failure: None,
         devices,
         holders,
         open_only: Vec::new(),

@@ -86,6 +86,7 @@ pub(super) fn healthy() -> Facts {
             }),
         }),
         kernel: Kernel { module: Some("580.159.04".into()), open: Some(true) },
+        files: None,
         observer: Some(Observer {
             id: ProcId { pid: 7, start_ticks: 7 },
             uid: 0,
