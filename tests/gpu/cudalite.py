@@ -130,7 +130,7 @@ class Cuda:
         self.call("cuMemHostAlloc", ctypes.byref(pointer), ctypes.c_size_t(mib * MIB), ctypes.c_uint(0))
         return pointer
 
-    def exported_descriptor(self, mib):
+    def exported_descriptors(self, mib):
         """Physical memory behind a POSIX descriptor, which alone keeps it: the descriptor is inheritable."""
         prop = _AllocProp(type=1, handle_types=1, location=_Location(1, self.device_id))
         handle = ctypes.c_uint64()
@@ -138,7 +138,7 @@ class Cuda:
         fd = ctypes.c_int(-1)
         self.call("cuMemExportToShareableHandle", ctypes.byref(fd), handle, ctypes.c_int(1), ctypes.c_uint64(0))
         os.set_inheritable(fd.value, True)
-        return fd.value
+        return [fd.value]
 
     def ipc_export(self, pointer):
         handle = IpcHandle()
@@ -169,3 +169,7 @@ class Cuda:
         for _ in range(8):
             self.call("cuMemcpyDtoHAsync_v2", host, device, size, streams[0])
             self.call("cuMemcpyHtoDAsync_v2", device, host, size, streams[1])
+
+
+if os.environ.get("FAKE_NVML_LEDGER"):
+    from simulated import Cuda  # noqa: F401,F811

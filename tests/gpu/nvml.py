@@ -31,16 +31,16 @@ class Nvml:
 
     LISTS = ("Compute", "Graphics", "MPSCompute")
 
-    def __init__(self):
+    def __init__(self, library=None):
         self.lib = None
-        for name in ("libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1", "/usr/local/nvidia/lib/libnvidia-ml.so.1"):
+        for name in [library] if library else ("libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1", "/usr/local/nvidia/lib/libnvidia-ml.so.1"):
             try:
                 self.lib = ctypes.CDLL(name)
                 break
             except OSError:
                 continue
         if self.lib is None:
-            raise NvmlError("libnvidia-ml.so.1 could not be loaded: is an NVIDIA driver installed?")
+            raise NvmlError(f"{library or 'libnvidia-ml.so.1'} could not be loaded: is an NVIDIA driver installed?")
         self._call("nvmlInit_v2")
         count = ctypes.c_uint()
         self._call("nvmlDeviceGetCount_v2", ctypes.byref(count))

@@ -3,6 +3,7 @@
     python3 tests/gpu/run.py --binary target/release/gpuresid                 the main scenarios, one GPU
     python3 tests/gpu/run.py --binary … --only 3,4,14g                        some (a number takes its letters along)
     python3 tests/gpu/run.py --binary … --group main,more,two,reclaim,torch   all
+    python3 tests/gpu/run.py churn --binary … --seconds 480                   a busy card, counted: see churn.py
 
 Needs the binary, Python 3.9 or newer, PyTorch for the scenarios that say so, and a driver. It takes a few GiB of GPU
 memory at a time, changes no setting of a card, and ends everything it started, by PID. Whoever else uses the cards
@@ -14,12 +15,15 @@ Exit code: 0 all ok, 1 something failed, 2 it could not begin.
 """
 
 import argparse
+import atexit
 import concurrent.futures
 import json
 import os
 import re
+import shutil
 import signal
 import sys
+import tempfile
 import time
 from xml.sax.saxutils import quoteattr
 
@@ -31,8 +35,10 @@ import cases_namespaces  # noqa: E402,F401
 import cases_more  # noqa: E402,F401
 import cases_reclaim  # noqa: E402,F401
 import cases_torch  # noqa: E402,F401
+import churn  # noqa: E402
 import harness  # noqa: E402
 import nvml  # noqa: E402
+import simulated  # noqa: E402
 
 COLUMNS = ("scenario", "title", "verdict", "low", "high", "NVML", "cause", "pid", "exit", "s", "result")
 WIDTHS = (10, 46, 16, 7, 7, 7, 16, 4, 5, 6, 6)
@@ -117,11 +123,17 @@ def write_junit(path, done, seconds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--binary", required=True)
-    parser.add_argument("--only", help="scenario numbers, comma-separated")
+    parser.add_argument("what", nargs="?", choices=("scenarios", "churn"), default="scenarios")
+    parser.add_argument("--only", help="scenario numbers, or parts of the churn; comma-separated")
     parser.add_argument("--group", default="main", help="main, more, two, reclaim, torch; comma-separated")
     parser.add_argument("--gpus", type=int, help="how many GPUs may be used (default: all)")
     parser.add_argument("--serial", action="store_true", help="no scenarios beside each other")
-    parser.add_argument("--budget", type=float, default=540, help="begin no scenario after so many seconds")
+    parser.add_argument("--seconds", type=float, default=540, help="begin nothing after so many seconds")
+    parser.add_argument("--lanes", type=int, default=6, help="so many checks beside each other in a cell of the churn")
+    parser.add_argument("--goal", default="200,60", help="clean and dirty runs in a cell of the churn")
+    parser.add_argument("--open", type=float, default=2, metavar="PERCENT", help="so many of a cell's clean runs may be inconclusive")
+    parser.add_argument("--seed", type=int, default=1, help="of the churn's draws")
+    parser.add_argument("--simulated", metavar="LIBRARY", help="no GPU: the fake driver (see simulated.py)")
     parser.add_argument("--json")
     parser.add_argument("--junit")
     parser.add_argument("--list", action="store_true")
@@ -137,18 +149,24 @@ def main():
         for entry in harness.CASES:
             print(entry["id"].ljust(11), entry["group"].ljust(5), "pool " if entry["pool"] else "alone", entry["title"])
         return 0
+    if args.simulated:
+        place = tempfile.mkdtemp(prefix="gpu-simulated-")
+        atexit.register(shutil.rmtree, place, ignore_errors=True)
+        binary = simulated.make_machine(place, binary, args.simulated)
     try:
-        library = nvml.Nvml()
+        library = nvml.Nvml(args.simulated)
     except nvml.NvmlError as error:
         print(error, file=sys.stderr)
         return 2
+    if args.what == "churn":
+        return churn.main(args, binary, library)
+    # Told to stop, we still end what we started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     gpus = min(args.gpus or 99, len(library.handles))
     chosen = [e for e in harness.CASES if wanted(e, only, groups, gpus)]
     if not chosen:
         print("no scenario has such a number or group on this machine", file=sys.stderr)
         return 2
-    # Told to stop, we still end what we started.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     begin = time.monotonic()
     for index in range(len(library.handles)):
         print(f"GPU {index}: {library.name(index)}, {library.used(index) >> 20} MiB in use, {len(library.listed(index))} processes")
@@ -156,7 +174,7 @@ def main():
     done = []
 
     def run(entry):
-        if time.monotonic() - begin > args.budget:
+        if time.monotonic() - begin > args.seconds:
             return None
         return harness.run_one(entry, binary, library)
 

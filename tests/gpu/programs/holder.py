@@ -77,10 +77,11 @@ def main():
         time.sleep(3600)
     cuda = cudalite.Cuda(args.device)
     if args.export:
-        descriptor = cuda.exported_descriptor(args.mib)
-        keeper = subprocess.Popen(["sleep", "3600"], pass_fds=[descriptor], start_new_session=True)
+        descriptors = cuda.exported_descriptors(args.mib)
+        keeper = subprocess.Popen(["sleep", "3600"], pass_fds=descriptors, start_new_session=True)
         roles.wait_until(lambda: os.readlink(f"/proc/{keeper.pid}/exe") != os.readlink("/proc/self/exe"), 5, "exec of sleep")
         roles.tell(args.roles, args.role, keeper.pid)
+        time.sleep(float(args.then.partition(":")[2] or 0))
         os._exit(0)
     if args.mib:
         cuda.alloc(args.mib)
