@@ -344,3 +344,47 @@ fn a_busy_gpu_that_nobody_holds_is_a_finding() {
     rig.wait_for("up");
     assert_eq!(finding(&all(), "utilization"), None);
 }
+
+/// A program that nobody knows by name and that inherits whatever is orphaned below it. Below it a check ran and left
+/// something: the heir, and what was left.
+fn left_to_a_subreaper(rig: &Rig, left: &str) -> (Running, u32) {
+    let check = rig.check_of("--settle 1s", &rig.program(left));
+    let words: Vec<_> = std::iter::once(check.get_program()).chain(check.get_args()).map(ToOwned::to_owned).collect();
+    let count = words.len().to_string();
+    let before = ["subreaper", "spawn", "{", "run", &count].map(std::ffi::OsString::from);
+    let after = ["}", "wait-children", "ready", "checked", "hold"].map(std::ffi::OsString::from);
+    let heir = rig.start_of(&rig.program_of(before.into_iter().chain(words).chain(after)));
+    rig.wait_for("checked");
+    (heir, rig.wait_for("left"))
+}
+
+#[test]
+fn whoever_adopts_it_what_a_check_left_is_an_orphan() {
+    let rig = Rig::new();
+    let (mut heir, left) = left_to_a_subreaper(&rig, "spawn-session { alloc 0 1GiB ready left hold } wait-file left");
+    assert_eq!(support::parent(left), Some(heir.pid()));
+    let report = status(&rig);
+    expect_cause(&report, left, "orphan");
+    let why = holder(&report, left)["why"][0].as_str().unwrap();
+    assert_eq!(why, "it carries the marker of a checked run that has ended");
+    assert_eq!(commands(&report), [format!("kill {left}")]);
+    let plan = rig.run("reclaim --orphans --yes --json").expect_code(0).json();
+    assert_eq!(plan["steps"][0]["pid"], left, "{plan:#}");
+    comes_back(&rig);
+    assert!(heir.is_running(), "who adopts has nothing to do with it");
+}
+
+#[test]
+fn what_was_left_to_a_subreaper_without_a_marker_is_detached_and_what_it_started_is_in_use() {
+    let rig = Rig::new();
+    let orphan = "spawn-session { spawn { alloc 0 1GiB ready left hold } wait-file left }";
+    let heir = rig.start(&format!("subreaper {orphan} wait-children spawn {{ alloc 0 1GiB ready own hold }} hold"));
+    let (left, own) = (rig.wait_for("left"), rig.wait_for("own"));
+    wait_until("its heir", || support::parent(left) == Some(heir.pid()));
+    let report = status(&rig);
+    expect_cause(&report, left, "detached");
+    let why = holder(&report, left)["why"][0].as_str().unwrap();
+    assert!(why.ends_with("which did not start it and has adopted it"), "{why}");
+    expect_cause(&report, own, "in_use");
+    assert_eq!(commands(&report), [""; 0]);
+}

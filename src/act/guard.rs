@@ -167,7 +167,7 @@ impl Guard {
     ///
     /// # Errors
     /// The reason why this process is never signalled.
-    pub fn never(&self, reader: &ProcReader, process: &Process) -> Result<(), Never> {
+    pub fn never(&self, process: &Process) -> Result<(), Never> {
         self.may_signal_at_all()?;
         self.never_us(process.id)?;
         let parent = process.ancestors.first();
@@ -185,7 +185,7 @@ impl Guard {
         if keeps_sessions(process) {
             return Err(Never::Sessions);
         }
-        match main_of_unit(reader, process) {
+        match main_of_unit(process) {
             Some(unit) => Err(Never::UnitMain(unit)),
             None => Ok(()),
         }
@@ -206,27 +206,8 @@ fn is_one_of(process: &Process, names: &[&str]) -> bool {
     names.contains(&process.comm.as_str()) || program.is_some_and(|name| names.contains(&name))
 }
 
-/// The service whose main process this is: a service manager's own child in a service's control group. A leftover of a
-/// service's worker has the same parent by now, but an older child of the manager stands beside it.
-fn main_of_unit(reader: &ProcReader, process: &Process) -> Option<String> {
-    let path = process.cgroup.as_deref()?;
-    let unit = path.rsplit('/').next().filter(|leaf| leaf.ends_with(".service"))?;
-    let manager = process.ancestors.first().filter(|p| p.id.pid == 1 || p.comm == "systemd")?.id;
-    let older = |pid: u32| {
-        let other = reader.identify(pid).ok().flatten();
-        other.is_some_and(|o| {
-            o.ancestors.first().is_some_and(|p| p.id == manager) && o.id.start_ticks < process.id.start_ticks
-        })
-    };
-    // Who else is in it cannot be read: then this one counts as its main process.
-    let has_older = members(path).is_some_and(|pids| pids.into_iter().filter(|pid| *pid != process.id.pid).any(older));
-    (!has_older).then(|| unit.to_owned())
-}
-
-/// The processes of a control group, in the places where its hierarchy is mounted.
-fn members(path: &str) -> Option<Vec<u32>> {
-    ["", "/unified", "/systemd"].iter().find_map(|hierarchy| {
-        let list = std::fs::read_to_string(format!("/sys/fs/cgroup{hierarchy}{path}/cgroup.procs")).ok()?;
-        Some(list.lines().filter_map(|line| line.trim().parse().ok()).collect())
-    })
+/// The service whose main process this is, or may be.
+fn main_of_unit(process: &Process) -> Option<String> {
+    let unit = process.cgroup.as_deref()?.rsplit('/').next().filter(|leaf| leaf.ends_with(".service"))?;
+    (process.leads_unit != Some(false)).then(|| unit.to_owned())
 }

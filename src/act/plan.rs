@@ -109,7 +109,7 @@ pub fn plan(targets: &Targets, world: &World<'_>, allowed: Allowed) -> anyhow::R
         })?;
         let why = "it has no NVIDIA file open, so it holds no GPU memory";
         if targets.by_number() {
-            if let Err(never) = world.guard.never(world.reader, &claim.process) {
+            if let Err(never) = world.guard.never(&claim.process) {
                 return Err(No::new(never.to_string(), "nothing was ended").error(&claim.process));
             }
             return Err(hinted(
@@ -187,7 +187,7 @@ fn admit(world: &World<'_>, process: &Process, allowed: Allowed) -> Result<(), N
             ));
         }
     }
-    if let Err(never) = world.guard.never(world.reader, process) {
+    if let Err(never) = world.guard.never(process) {
         return Err(No::new(never.to_string(), "nothing was ended"));
     }
     if process.can_hold_memory().is_none() {
@@ -228,7 +228,7 @@ fn supervisors(
             }
             let whole = world.examine(process.id.pid)?.filter(|p| p.id == process.id);
             let Some(whole) = whole else { break };
-            match world.guard.never(world.reader, &whole) {
+            match world.guard.never(&whole) {
                 Ok(()) if allowed.all_users || whole.uid == Some(rustix::process::geteuid().as_raw()) => {
                     found.push((whole, vec![why]));
                 }

@@ -159,7 +159,7 @@ pub fn stands(reader: &ProcReader, guard: &Guard, target: &Target) -> Result<Pro
         let below = process.ancestors.iter().any(|a| a.id == root);
         return if below { Ok(process) } else { Err(Refusal::NoDescendant) };
     }
-    guard.never(reader, &process).map_err(Refusal::Never)?;
+    guard.never(&process).map_err(Refusal::Never)?;
     if process.uid != Some(target.uid) {
         return Err(Refusal::OtherUser(process.uid));
     }

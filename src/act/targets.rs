@@ -3,7 +3,7 @@
 
 use super::{guard::Guard, report_file::ReportFile};
 use crate::{
-    judge::{is_agent, place_of, proof_by_marker},
+    judge::{is_agent, may_be_left_to_its_parent, place_of, proof_by_marker},
     model::{BootId, Cause, Holder, LeftAlone, Observer, ProcId, Process, Snapshot, StatusReport, marker_names},
     observe::{marker, proc::ProcReader},
     text,
@@ -223,8 +223,7 @@ fn fits(report: &ReportFile, own: &[ProcId], process: &Process) -> Result<String
     let parent = process.ancestors.first();
     if let Some(parent) = parent
         && !own.contains(&parent.id)
-        && parent.id.pid != 1
-        && !matches!(parent.comm.as_str(), "systemd" | "gpuresid")
+        && !may_be_left_to_its_parent(process)
     {
         let (comm, pid) = (text::clean(&parent.comm), parent.id.pid);
         return Err(format!("the report names it, but its parent is {comm} ({pid}), which is not of that run"));

@@ -2,7 +2,12 @@
 //!
 //! No `kill` is advised for detached processes or for those of others: they may be doing somebody's work.
 
-use super::{cause::adopts, ends, kernel, programs, reclaim, scene::Scene};
+use super::{
+    adoption::Parent,
+    draft::{Draft, plain},
+    ends, kernel, programs, reclaim,
+    scene::Scene,
+};
 use crate::{
     model::{Advice, Bytes, Cause, Ghost, Holder, Lineage, Process, ProcessState, Verdict},
     text,
@@ -90,12 +95,7 @@ fn steps(scene: &Scene<'_>, holders: &[&Holder], ghosts: &[Ghost]) -> Vec<Advice
             "nobody",
         ));
     }
-    for step in holders.iter().flat_map(|holder| of_holder(scene, holder).into_iter().map(|s| firm(holder, s))) {
-        let same = |known: &Advice| known.command.is_some() && known.command == step.command;
-        if !steps.iter().any(same) {
-            steps.push(step);
-        }
-    }
+    steps.extend(Draft::merged(holders.iter().flat_map(|holder| of_holder(scene, holder))));
     if holders.iter().any(|h| h.cause == Cause::ForkedCopy) || ghosts.iter().any(|g| g.lineage == Lineage::Own) {
         steps.push(step(
             None,
@@ -117,16 +117,26 @@ fn firm(holder: &Holder, mut step: Advice) -> Advice {
     step
 }
 
-fn of_holder(scene: &Scene<'_>, holder: &Holder) -> Vec<Advice> {
-    let (pid, bytes) = (holder.pid, amount(holder));
+fn of_holder(scene: &Scene<'_>, holder: &Holder) -> Vec<Draft> {
+    let (pid, bytes) = (holder.pid, amount(scene, holder));
     let whose = sudo_note(scene, holder);
     let process = scene.living(holder);
     if scene.snapshot.observer.foreign_procfs {
         // These numbers are another namespace's: here they may be anybody's.
         return Vec::new();
     }
+    if process.is_some_and(|process| scene.is_above_us(process.id)) {
+        return plain(vec![step(
+            None,
+            format!(
+                "PID {pid} is what gpuresid was started from, so it is not to be ended for this: free the memory in it \
+                 (`del`, then `torch.cuda.empty_cache()`), or look again when it has ended"
+            ),
+            "nobody",
+        )]);
+    }
     match holder.cause {
-        Cause::StuckInKernel => process.map(|p| stuck(holder, p)).unwrap_or_default(),
+        Cause::StuckInKernel => process.map(|p| plain(stuck(holder, p))).unwrap_or_default(),
         Cause::Stopped => stopped(scene, holder, process, &whose),
         Cause::HalfDead => end(scene, holder, process, || {
             step(
@@ -172,35 +182,48 @@ fn of_holder(scene: &Scene<'_>, holder: &Holder) -> Vec<Advice> {
         Cause::StillRunning if holder.lineage != Lineage::Foreign => end(scene, holder, process, || {
             step(
                 Some(format!("kill {pid}")),
-                format!(
-                    "end it{bytes}{whose}, after what started it{}: a supervisor would start it again",
-                    holder.launcher.as_ref().map(|l| format!(", {l}")).unwrap_or_default()
-                ),
+                format!("end it{bytes}{whose}{}", again(scene, holder, process)),
                 name(holder),
             )
         }),
-        Cause::MpsServer => end(scene, holder, process, || step(None, "quit the multi-process service", name(holder))),
+        Cause::MpsServer => end(scene, holder, process, || {
+            step(
+                Some(format!("kill {pid}")),
+                format!("end the server of the multi-process service, whose control daemon is gone{bytes}{whose}"),
+                name(holder),
+            )
+        }),
         _ => Vec::new(),
     }
 }
 
+/// Who may start it again, where that is not ourselves, nor the shell that we were typed into.
+fn again(scene: &Scene<'_>, holder: &Holder, process: Option<&Process>) -> String {
+    let parent = process.and_then(|p| p.ancestors.first()).filter(|parent| !scene.is_above_us(parent.id));
+    match parent.and(holder.launcher.as_ref()) {
+        Some(launcher) => format!("; should it be started again, end what starts it first: {launcher}"),
+        None => String::new(),
+    }
+}
+
 /// How a holder is ended: with the plain signal, or at the level that owns it, or the one and then the other.
-fn end(scene: &Scene<'_>, holder: &Holder, process: Option<&Process>, plain: impl FnOnce() -> Advice) -> Vec<Advice> {
+fn end(scene: &Scene<'_>, holder: &Holder, process: Option<&Process>, signal: impl FnOnce() -> Advice) -> Vec<Draft> {
+    let signal = || plain(vec![firm(holder, signal())]);
     let known = process.and_then(programs::recognise);
     if let Some(known) = &known
         && let programs::Remedy::LeaveAlone(why) = known.program.remedy
     {
-        return vec![step(None, format!("leave PID {} ({}) alone: {why}", holder.pid, known.program.name), "nobody")];
+        let leave = format!("leave PID {} ({}) alone: {why}", holder.pid, known.program.name);
+        return plain(vec![step(None, leave, "nobody")]);
     }
     match process.and_then(|process| ends::of(scene, process, known.as_ref())) {
-        None => vec![plain()],
+        None => signal(),
         Some(way) => {
-            let bytes = amount(holder);
-            let signal = way.signal_first.then(plain);
+            let mut steps = if way.signal_first { signal() } else { Vec::new() };
             let again = if way.signal_first { "if it comes back: " } else { "" };
-            let owner =
-                step(Some(way.command), format!("{again}{} (PID {}{bytes})", way.why, holder.pid), way.disturbs);
-            signal.into_iter().chain([owner]).collect()
+            let step = step(Some(way.command), format!("{again}{}", way.why), way.disturbs);
+            steps.push(Draft { step, ends: vec![(holder.pid, gives_back(scene, holder))] });
+            steps
         }
     }
 }
@@ -239,17 +262,17 @@ fn stuck(holder: &Holder, process: &Process) -> Vec<Advice> {
     steps
 }
 
-fn stopped(scene: &Scene<'_>, holder: &Holder, process: Option<&Process>, whose: &str) -> Vec<Advice> {
-    let (pid, bytes) = (holder.pid, amount(holder));
+fn stopped(scene: &Scene<'_>, holder: &Holder, process: Option<&Process>, whose: &str) -> Vec<Draft> {
+    let (pid, bytes) = (holder.pid, amount(scene, holder));
     if let Some(process) = process.filter(|p| p.state == ProcessState::Traced) {
         let debugger = process.tracer.as_ref();
         let who =
             debugger.map_or_else(|| "the debugger".into(), |d| format!("{} ({})", text::clean(&d.comm), d.id.pid));
-        return vec![step(
+        return plain(vec![step(
             None,
             format!("leave the debugger: in {who} type `detach` and `quit`, then PID {pid} goes on and can end"),
             "nobody",
-        )];
+        )]);
     }
     if let Some(process) = process.filter(|p| kernel::is_frozen(p)) {
         let place = super::place::place(process).unwrap_or_default();
@@ -262,17 +285,17 @@ fn stopped(scene: &Scene<'_>, holder: &Holder, process: Option<&Process>, whose:
             }
             _ => None,
         };
-        return vec![step(
+        return plain(vec![step(
             thaw,
             format!("thaw the cgroup of PID {pid}: then it goes on, and takes signals again"),
             "nobody",
-        )];
+        )]);
     }
-    let mut steps = vec![step(
+    let mut steps = plain(vec![step(
         Some(format!("kill -CONT {pid}")),
         "either let it go on: if it was stopped by mistake (Ctrl-Z), it ends its work and gives the memory back",
         "nobody",
-    )];
+    )]);
     steps.extend(end(scene, holder, process, || {
         step(
             Some(format!("kill {pid}; kill -CONT {pid}")),
@@ -284,17 +307,17 @@ fn stopped(scene: &Scene<'_>, holder: &Holder, process: Option<&Process>, whose:
 }
 
 /// A consumer may be somebody's running work: it is to be ended only if it is the run's, or left over itself.
-fn peer_mapping(scene: &Scene<'_>, holder: &Holder, process: Option<&Process>, whose: &str) -> Vec<Advice> {
-    let (pid, bytes) = (holder.pid, amount(holder));
-    let mut steps = vec![step(
+fn peer_mapping(scene: &Scene<'_>, holder: &Holder, process: Option<&Process>, whose: &str) -> Vec<Draft> {
+    let (pid, bytes) = (holder.pid, amount(scene, holder));
+    let mut steps = plain(vec![step(
         None,
         format!(
             "in PID {pid}: let go of the tensors that came from the process that is gone (`del`, then \
              `torch.cuda.empty_cache()`)"
         ),
         "nobody",
-    )];
-    let left_over = process.and_then(|p| p.ancestors.first()).is_none_or(adopts);
+    )]);
+    let left_over = process.is_none_or(|p| Parent::of(p).may_have_adopted());
     if holder.lineage == Lineage::Own || (holder.lineage == Lineage::Unknown && left_over) {
         steps.extend(end(scene, holder, process, || {
             step(
@@ -307,11 +330,17 @@ fn peer_mapping(scene: &Scene<'_>, holder: &Holder, process: Option<&Process>, w
     steps
 }
 
-fn amount(holder: &Holder) -> String {
-    match holder.held() {
+fn amount(scene: &Scene<'_>, holder: &Holder) -> String {
+    match gives_back(scene, holder) {
         Bytes::ZERO => String::new(),
         bytes => format!(" and give back {bytes}"),
     }
+}
+
+/// What its end should give back: what the lists say, and what is charged beside them and only it can keep.
+fn gives_back(scene: &Scene<'_>, holder: &Holder) -> Bytes {
+    let unlisted = scene.living(holder).and_then(|process| scene.unlisted.get(&process.id));
+    holder.held() + unlisted.copied().unwrap_or_default()
 }
 
 /// A process of another user wants asking first, and rights.

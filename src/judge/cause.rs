@@ -1,8 +1,15 @@
 //! Why a holder holds memory: one cause each, the first that its evidence fits. Never from a name alone.
 
-use super::{kernel, programs::Known, run::Run, scene::Scene, sharing};
+use super::{
+    adoption::{Parent, is_only_heir},
+    kernel, mps,
+    programs::Known,
+    run::Run,
+    scene::Scene,
+    sharing,
+};
 use crate::{
-    model::{Ancestor, Bytes, Cause, Lineage, ListKind, ProcId, Process, ProcessState},
+    model::{Ancestor, Bytes, Cause, Lineage, Process, ProcessState},
     text,
 };
 
@@ -108,12 +115,7 @@ fn mps_server(scene: &Scene<'_>, evidence: &Evidence<'_>) -> Option<Vec<String>>
     if let Some(parent) = evidence.process.ancestors.first().filter(|a| a.comm.starts_with("nvidia-cuda-mps")) {
         why.push(format!("its parent is the control daemon ({})", parent.id.pid));
     }
-    let clients: Vec<_> = scene
-        .entries
-        .iter()
-        .filter(|e| e.entry.lists.contains(&ListKind::Mps) && e.entry.pid != evidence.process.id.pid)
-        .map(|e| e.entry.pid.to_string())
-        .collect();
+    let clients: Vec<_> = mps::clients(scene.snapshot, evidence.process).iter().map(ToString::to_string).collect();
     if clients.is_empty() {
         why.push("no client is listed now: it keeps its context for the next one".into());
     } else {
@@ -176,7 +178,7 @@ fn in_a_run(scene: &Scene<'_>, run: &Run<'_>, evidence: &Evidence<'_>) -> (Cause
             Launcher::ItIsTheCommand => (Cause::StillRunning, vec!["it is the command itself, still running".into()]),
             Launcher::Gone(Some(name)) => (Cause::Orphan, vec![format!("what started it has ended: {name}")]),
             Launcher::Gone(None) => (Cause::Orphan, vec!["what started it has ended".into()]),
-            Launcher::Unknown => (Cause::Detached, vec!["who started it is not known from here".into()]),
+            Launcher::Unknown => after_the_fact(scene, evidence),
         };
     }
     if evidence.lineage == Lineage::Unknown {
@@ -199,27 +201,30 @@ enum Launcher<'a> {
     Unknown,
 }
 
-/// Who launched an own process: its parent, unless that is the subreaper that adopted it.
+/// Who launched an own process: its parent, unless that has adopted it.
 fn launcher<'a>(run: &'a Run<'_>, process: &'a Process) -> Launcher<'a> {
     if run.launch.command.as_ref().is_some_and(|c| c.id == process.id) {
         return Launcher::ItIsTheCommand;
     }
-    let Some(root) = run.launch.root else {
-        return match process.ancestors.first() {
-            Some(parent) if parent.id.pid > 1 => Launcher::Alive(parent),
-            _ if process.marker_alive == Some(false) => Launcher::Gone(None),
+    let Some(parent) = process.ancestors.first() else { return Launcher::Unknown };
+    // Whoever is not below us has a run that we did not watch: that its starter is gone is no end of that.
+    let root = run.launch.root.filter(|root| process.ancestors.iter().any(|a| a.id == *root));
+    if root.is_none() {
+        return match Parent::of(process) {
+            Parent::Started(parent) => Launcher::Alive(parent),
             _ => Launcher::Unknown,
         };
-    };
-    match process.ancestors.first() {
-        // Adopted by us: the one that started it is gone. Who that was is known if it was seen in time.
-        Some(parent) if parent.id == root => {
-            let first = run.trace.seen(process.id).and_then(|s| s.ancestors.first()).filter(|a| a.id != root);
-            Launcher::Gone(first.map(|a| format!("{} ({})", a.comm, a.id.pid)).or_else(|| command_name(run)))
-        }
-        // Adopted by the init of its own PID namespace, or by another subreaper below us.
-        Some(parent) => Launcher::Alive(parent),
-        None => Launcher::Unknown,
+    }
+    // It was seen below another one: that one is gone.
+    let first = run.trace.seen(process.id).and_then(|s| s.ancestors.first()).filter(|first| first.id != parent.id);
+    if root == Some(parent.id) || first.is_some() {
+        let first = first.map(|a| format!("{} ({})", text::clean(&a.comm), a.id.pid));
+        return Launcher::Gone(first.or_else(|| command_name(run)));
+    }
+    match Parent::of(process) {
+        Parent::Started(parent) => Launcher::Alive(parent),
+        Parent::Adopted(_) => Launcher::Gone(None),
+        Parent::Either(_) | Parent::Unseen => Launcher::Unknown,
     }
 }
 
@@ -237,14 +242,23 @@ fn after_the_fact(scene: &Scene<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<Str
         return (Cause::Orphan, why);
     }
     // The marker is inherited: below a shell that lives on, it says nothing about what that shell starts today.
-    if process.marker_alive == Some(false) && process.ancestors.first().is_none_or(adopts) {
+    let parent = Parent::of(process);
+    if process.marker_alive == Some(false) && parent.may_have_adopted() {
         return (Cause::Orphan, vec!["it carries the marker of a checked run that has ended".into()]);
     }
-    match process.ancestors.first() {
-        Some(parent) if !adopts(parent) => {
+    match parent {
+        Parent::Started(parent) => {
             (Cause::InUse, vec![format!("it is in use; its parent is {} ({})", parent.comm, parent.id.pid)])
         }
-        Some(parent) => (
+        Parent::Adopted(parent) => (
+            Cause::Detached,
+            vec![format!(
+                "what started it has gone: its parent is {} ({}), which did not start it and has adopted it",
+                text::clean(&parent.comm),
+                parent.id.pid
+            )],
+        ),
+        Parent::Either(parent) => (
             Cause::Detached,
             vec![format!(
                 "its parent is {} ({}): what started it has gone or let it go on purpose (nohup, a service, a container's \
@@ -252,7 +266,7 @@ fn after_the_fact(scene: &Scene<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<Str
                 parent.comm, parent.id.pid
             )],
         ),
-        None => (Cause::Detached, vec!["it has no parent that is visible from here".into()]),
+        Parent::Unseen => (Cause::Detached, vec!["it has no parent that is visible from here".into()]),
     }
 }
 
@@ -260,7 +274,8 @@ fn after_the_fact(scene: &Scene<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<Str
 /// or the Slurm job that started it has ended.
 fn proof_of_end(scene: &Scene<'_>, evidence: &Evidence<'_>) -> Option<Vec<String>> {
     let process = evidence.process;
-    let parent = process.ancestors.first().filter(|parent| has_surely_adopted(scene, parent))?;
+    let initial = scene.snapshot.observer.initial_pid_namespace == Some(true);
+    let parent = process.ancestors.first().filter(|parent| is_only_heir(parent, initial))?;
     let adopted = format!("its parent is {} ({})", text::clean(&parent.comm), parent.id.pid);
     if process.slurm_step_alive == Some(false)
         && let Some(job) = process.environment.get("SLURM_JOB_ID")
@@ -289,24 +304,8 @@ fn a_sibling_has_its_agent(scene: &Scene<'_>, process: &Process) -> bool {
     scene.processes.iter().any(|p| {
         p.id != process.id
             && run(p).as_ref() == Some(&mine)
-            && p.ancestors.first().is_some_and(|parent| !adopts(parent))
+            && !Parent::of(p).may_have_adopted()
             // A child of the process itself, or of a sibling, has a parent that is no agent.
             && !scene.processes.iter().any(|q| q.id.pid == p.ppid && run(q).as_ref() == Some(&mine))
     })
-}
-
-/// Programs that run as the first process of a machine or a container, and adopt.
-const INITS: [&str; 9] =
-    ["systemd", "init", "tini", "dumb-init", "docker-init", "catatonit", "s6-svscan", "runit", "openrc-init"];
-
-/// The parent is one that adopts, and not what started it: in a container PID 1 may be the program itself.
-pub(super) fn has_surely_adopted(scene: &Scene<'_>, parent: &Ancestor) -> bool {
-    let first_of_machine = parent.id.pid == 1 && scene.snapshot.observer.initial_pid_namespace == Some(true);
-    first_of_machine || INITS.contains(&parent.comm.as_str())
-}
-
-/// PID 1 and the service managers adopt processes whose parent is gone.
-pub(crate) fn adopts(parent: &Ancestor) -> bool {
-    let ProcId { pid, .. } = parent.id;
-    pid == 1 || INITS.contains(&parent.comm.as_str())
 }

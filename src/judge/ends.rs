@@ -2,7 +2,9 @@
 //! process. The well-known program's own way first, then container, pod, batch job and service.
 
 use super::{
+    adoption::Parent,
     holders::inner_pid,
+    mps,
     place::{self, place},
     programs::{self, Known, Remedy},
     reclaim::is_agent,
@@ -28,20 +30,30 @@ pub(crate) struct End {
 
 /// The way of the level that owns the process; `None`: a plain signal is the way, or none is known.
 pub(crate) fn of(scene: &Scene<'_>, process: &Process, known: Option<&Known>) -> Option<End> {
+    // What we run in ends us, and whoever asked.
+    if scene.is_above_us(process.id) {
+        return None;
+    }
     known.and_then(|known| of_program(scene, process, known)).or_else(|| of_place(scene, process))
 }
 
 fn of_program(scene: &Scene<'_>, process: &Process, known: &Known) -> Option<End> {
     let name = known.program.name;
+    if known.lost_owner(scene, process).is_some() {
+        return None;
+    }
     let made =
         |command: String, why: String, disturbs: String| Some(End { command, why, disturbs, signal_first: false });
     match known.program.remedy {
         Remedy::Signal | Remedy::LeaveAlone(_) => None,
-        Remedy::Command(command, why, disturbs) => made(command.into(), why.into(), disturbs.into()),
-        Remedy::Mps => made(
-            programs::quit_mps(process),
+        Remedy::Owner(_, command, why, disturbs) => made(command.into(), why.into(), disturbs.into()),
+        Remedy::MpsServer | Remedy::MpsDaemon => made(
+            mps::quit_of(process),
             "quit the multi-process service, as the user who started it; its servers end with it".into(),
-            "every program that uses the GPU through MPS".into(),
+            match mps::clients(scene.snapshot, process).as_slice() {
+                [] => "every program that uses the GPU through MPS".into(),
+                clients => format!("every program that uses the GPU through MPS: now PID {}", words(clients)),
+            },
         ),
         Remedy::ConnectionFile => {
             let file = programs::connection_file(process)?;
@@ -57,10 +69,14 @@ fn of_program(scene: &Scene<'_>, process: &Process, known: &Known) -> Option<End
             )
         }
         Remedy::ParentFirst => {
-            let parent = process.ancestors.first().filter(|p| !super::cause::adopts(p))?;
+            let parent = process.ancestors.first().filter(|_| !Parent::of(process).may_have_adopted())?;
             let root = scene.run.and_then(|r| r.launch.root);
             // Below anybody else (a shell, a terminal, a server of sessions) it is the first of its kind itself.
-            if root == Some(parent.id) || is_helper(scene, process) || !launches(scene, parent, process, known) {
+            if root == Some(parent.id)
+                || scene.is_above_us(parent.id)
+                || is_helper(scene, process)
+                || !launches(scene, parent, process, known)
+            {
                 return None;
             }
             let what = known.program.lives_below.unwrap_or("parent");
@@ -130,14 +146,19 @@ fn of_place(scene: &Scene<'_>, process: &Process) -> Option<End> {
         pod_uid: place.pod_uid.filter(|_| !same(&its.pod_uid, &ours.pod_uid)),
         container: place.container.filter(|_| its.container != ours.container && its.pod_uid.is_none()),
         slurm: place.slurm.filter(|_| !same_job && !ended),
-        unit: place.unit.filter(|_| its.unit != ours.unit),
+        // Whoever is not what the unit was started for is ended alone: the unit does somebody's work.
+        unit: place.unit.filter(|_| its.unit != ours.unit && process.leads_unit != Some(false)),
     };
     let owner = place::owner(&place, process.nspid.last().copied().filter(|_| process.nspid.len() > 1))?;
     let inside = place.pod_uid.is_some() || place.container.is_some();
     let first = if inside {
         inner_pid(process) == Some(1)
     } else {
-        place.slurm.is_some() || process.ancestors.first().is_none_or(super::cause::adopts)
+        place.slurm.is_some() || Parent::of(process).may_have_adopted()
     };
     Some(End { command: owner.command, why: owner.why, disturbs: owner.disturbs, signal_first: !first })
+}
+
+fn words(pids: &[u32]) -> String {
+    pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

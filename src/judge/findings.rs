@@ -116,7 +116,9 @@ fn mps(scene: &Scene<'_>, holders: &[Holder]) -> Vec<Finding> {
     let servers = holders.iter().filter(|h| h.cause == Cause::MpsServer);
     servers
         .map(|server| {
-            let quit = server.ends_with.as_deref().unwrap_or("echo quit | nvidia-cuda-mps-control");
+            // Without its daemon nobody can be told to quit.
+            let end = format!("kill {}", server.pid);
+            let quit = server.ends_with.as_deref().unwrap_or(&end);
             let user = server.user.as_deref().unwrap_or("its user");
             let text = format!(
                 "The MPS server (PID {}) keeps {} for the programs that share the GPU through it. It is meant to stay; to be \

@@ -234,7 +234,7 @@ fn describe(scene: &Scene<'_>, process: &Process, said: Said) -> Holder {
         cgroup: process.cgroup.clone(),
         place: place::place(process),
         program: known.as_ref().map(|k| k.program.name.to_owned()),
-        note: known.as_ref().map(|k| k.program.note.to_owned()),
+        note: known.as_ref().map(|k| k.note(scene, process)),
         ends_with: ends::of(scene, process, known.as_ref()).map(|e| e.command),
         cause,
         lineage,

@@ -2,9 +2,11 @@
 //! [`Snapshot`] into a [`StatusReport`]; [`fold::Fold`] keeps of the looks of a run what the judgement will need.
 
 mod accounting;
+mod adoption;
 mod advice;
 mod cause;
 mod device;
+mod draft;
 mod ends;
 mod entries;
 mod findings;
@@ -12,6 +14,7 @@ pub mod fold;
 mod holders;
 mod kernel;
 mod lineage;
+pub(crate) mod mps;
 mod place;
 mod programs;
 mod reclaim;
@@ -22,6 +25,7 @@ mod sharing;
 mod tests;
 mod torch;
 mod unattributed;
+mod unlisted;
 
 use crate::{
     exit,
@@ -31,6 +35,7 @@ use crate::{
     },
     text,
 };
+pub(crate) use adoption::may_be_left_to_its_parent;
 pub(crate) use place::place as place_of;
 pub(crate) use reclaim::{is_agent, proof_by_marker};
 use run::Run;
@@ -39,9 +44,10 @@ use scene::Scene;
 /// Says what did not come back, who holds it, why, and what to do.
 pub fn judge(observation: &Observation) -> Report {
     let run = Run::new(observation);
-    let scene = Scene::of_run(&run);
+    let mut scene = Scene::of_run(&run);
     let judged: Vec<_> = run.after.devices.iter().map(|d| device::judge(&run, &scene, d)).collect();
     let verdict = judged.iter().map(|j| j.report.verdict).max().unwrap_or(Verdict::Inconclusive);
+    scene.unlisted = unlisted::shares(&scene, &judged);
     let (holders, ghosts) = holders::holders(&scene);
     let findings = findings::of_run(&run, &scene, &judged, &holders);
     let is_left =

@@ -192,6 +192,24 @@ fn unit(segments: &[&str]) -> Option<Unit> {
     (!hosts && plain).then(|| Unit { name: (*name).to_owned(), of_user: manager.is_some() })
 }
 
+/// Services that run one job after the other: to stop one is never how a leftover of a job is ended.
+const RUNNERS: [&str; 10] = [
+    "act_runner",
+    "actions.runner.",
+    "buildkite-agent",
+    "forgejo-runner",
+    "gitea-runner",
+    "gitlab-runner",
+    "jenkins",
+    "teamcity-agent",
+    "vsts.agent.",
+    "woodpecker-agent",
+];
+
+fn runs_jobs(unit: &str) -> bool {
+    RUNNERS.iter().any(|runner| unit.starts_with(runner))
+}
+
 /// The command that ends a process where it belongs, and what else ends with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Owner {
@@ -242,7 +260,7 @@ pub(crate) fn owner(place: &Place, inner_pid: Option<u32>) -> Option<Owner> {
         };
         return made(format!("scancel {target}"), "cancel it through Slurm, which knows all of its processes", what);
     }
-    let unit = place.unit.as_ref()?;
+    let unit = place.unit.as_ref().filter(|unit| !runs_jobs(&unit.name))?;
     let scope = if unit.of_user { "--user " } else { "" };
     // Quoted where systemd's escapes need it.
     let name = if unit.name.contains('\\') { format!("'{}'", unit.name) } else { unit.name.clone() };

@@ -3,6 +3,7 @@
 //! it never makes a cause by itself: it adds a note, a better remedy, and in some rows what proves that a worker's run
 //! is over once its parent is gone.
 
+use super::{adoption, scene::Scene};
 use crate::model::Process;
 
 /// Something to be seen of a process.
@@ -35,12 +36,14 @@ pub(crate) enum Remedy {
     Signal,
     /// Its parent first, which ends it, and would start it again if it were killed alone.
     ParentFirst,
-    /// With a command of its own: the command, why, whom it disturbs.
-    Command(&'static str, &'static str, &'static str),
-    /// Through its connection file, as Jupyter does.
+    /// Through what it works for, while that lives: its name, the command, why, whom it disturbs.
+    Owner(&'static str, &'static str, &'static str, &'static str),
+    /// Through its connection file, as Jupyter does while it lives.
     ConnectionFile,
-    /// With the command of the multi-process service.
-    Mps,
+    /// Through the control daemon of the multi-process service, while that lives.
+    MpsServer,
+    /// With the command that the control daemon of the multi-process service takes.
+    MpsDaemon,
     /// Not at all, for this reason.
     LeaveAlone(&'static str),
 }
@@ -132,7 +135,8 @@ const PROGRAMS: &[Program] = &[
             &[Comm("ray::"), Parent("raylet")],
         ],
         note: "a worker of Ray; raylet starts a new one for each that is killed while the job runs",
-        remedy: Remedy::Command(
+        remedy: Remedy::Owner(
+            "raylet",
             "ray stop",
             "stop Ray on this machine, workers first",
             "everything that Ray runs on this machine",
@@ -192,7 +196,8 @@ const PROGRAMS: &[Program] = &[
         name: "Ollama model runner",
         signs: &[&[Named("ollama"), Argument("runner")], &[Comm("ollama_llama_se")]],
         note: "Ollama keeps a model for five minutes after its last use (OLLAMA_KEEP_ALIVE)",
-        remedy: Remedy::Command(
+        remedy: Remedy::Owner(
+            "Ollama server",
             "ollama ps",
             "see the model, then `ollama stop MODEL`: a runner that is killed is started again",
             "nobody",
@@ -203,14 +208,14 @@ const PROGRAMS: &[Program] = &[
         name: "MPS server",
         signs: &[&[Named("nvidia-cuda-mps-server")], &[Comm("nvidia-cuda-mps"), Parent("nvidia-cuda-mps")]],
         note: "the server of NVIDIA's multi-process service",
-        remedy: Remedy::Mps,
+        remedy: Remedy::MpsServer,
         lives_below: None,
     },
     Program {
         name: "MPS control daemon",
         signs: &[&[Named("nvidia-cuda-mps-control")], &[Comm("nvidia-cuda-mps")]],
         note: "the control daemon of NVIDIA's multi-process service; it starts a server for the first client",
-        remedy: Remedy::Mps,
+        remedy: Remedy::MpsDaemon,
         lives_below: None,
     },
     Program {
@@ -259,6 +264,18 @@ const PROGRAMS: &[Program] = &[
     },
 ];
 
+impl Remedy {
+    /// What a program of this kind works for, and is ended by while that lives.
+    pub(crate) const fn owner(self) -> Option<&'static str> {
+        match self {
+            Self::Owner(owner, ..) => Some(owner),
+            Self::ConnectionFile => Some("Jupyter server"),
+            Self::MpsServer => Some("control daemon"),
+            Self::Signal | Self::ParentFirst | Self::MpsDaemon | Self::LeaveAlone(_) => None,
+        }
+    }
+}
+
 /// A program that was recognised, and by what.
 #[derive(Debug, Clone)]
 pub(crate) struct Known {
@@ -274,6 +291,21 @@ pub(crate) fn recognise(process: &Process) -> Option<Known> {
         let evidence: Vec<_> = line.iter().map(|sign| sign.words(process)).collect();
         Some(Known { program, evidence: evidence.join(", ") })
     })
+}
+
+impl Known {
+    /// What it works for is gone: then nothing that goes through that one ends it.
+    pub(crate) fn lost_owner(&self, scene: &Scene<'_>, process: &Process) -> Option<&'static str> {
+        self.program.remedy.owner().filter(|_| adoption::has_lost_its_starter(process, &scene.snapshot.observer))
+    }
+
+    /// What is worth knowing of this one.
+    pub(crate) fn note(&self, scene: &Scene<'_>, process: &Process) -> String {
+        match self.lost_owner(scene, process) {
+            Some(owner) => format!("its {owner} is gone, so nothing uses it or ends it any more"),
+            None => self.program.note.to_owned(),
+        }
+    }
 }
 
 /// Without the directories before it.
@@ -322,15 +354,6 @@ pub(crate) fn connection_file(process: &Process) -> Option<&str> {
     let path = process.argv.get(at + 1)?;
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'/' | b'.' | b'_' | b'-' | b'+' | b'@');
     (path.ends_with(".json") && path.starts_with('/') && path.bytes().all(plain)).then_some(path.as_str())
-}
-
-/// How the multi-process service is told to quit, where its pipes are.
-pub(crate) fn quit_mps(process: &Process) -> String {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'/' | b'.' | b'_' | b'-');
-    match process.environment.get("CUDA_MPS_PIPE_DIRECTORY").filter(|d| d.bytes().all(plain)) {
-        Some(directory) => format!("echo quit | CUDA_MPS_PIPE_DIRECTORY={directory} nvidia-cuda-mps-control"),
-        None => "echo quit | nvidia-cuda-mps-control".into(),
-    }
 }
 
 #[cfg(test)]

@@ -2,8 +2,9 @@
 //! is offered and what it would then plan do not differ.
 
 use super::{
+    adoption::{Parent, is_only_heir},
     advice::step,
-    cause::{NOTICEABLE, adopts, has_surely_adopted},
+    cause::NOTICEABLE,
     programs::{Remedy, file_name, recognise},
     scene::Scene,
 };
@@ -42,14 +43,11 @@ fn outlived_its_run(process: &Process, above: impl Fn(ProcId) -> Option<Process>
     if process.marker_alive != Some(false) {
         return false;
     }
-    for ancestor in &process.ancestors {
-        if adopts(ancestor) {
-            return true;
-        }
-        let of_the_run = |a: &Process| a.marker == process.marker && a.marker_alive == Some(false) && is_agent(a);
-        if !above(ancestor.id).as_ref().is_some_and(of_the_run) {
-            return false;
-        }
+    let of_the_run = |a: &Process| a.marker == process.marker && a.marker_alive == Some(false) && is_agent(a);
+    let mut launcher: Option<Process> = None;
+    while let Parent::Started(parent) = Parent::of(launcher.as_ref().unwrap_or(process)) {
+        let Some(next) = above(parent.id).filter(of_the_run) else { return false };
+        launcher = Some(next);
     }
     true
 }
@@ -109,7 +107,8 @@ fn runs(argv: &[String]) -> Option<Runs<'_>> {
 /// After a single look: where somebody's run is proven to have ended.
 pub(super) fn of_orphans(scene: &Scene<'_>, holders: &[Holder]) -> Option<Advice> {
     let proven = |h: &Holder| {
-        h.cause == Cause::Orphan || scene.living(h).is_some_and(|p| proof_in_a_look(scene, h.cause, p).is_some())
+        let process = scene.living(h).filter(|p| !scene.is_above_us(p.id));
+        process.is_some_and(|p| h.cause == Cause::Orphan || proof_in_a_look(scene, h.cause, p).is_some())
     };
     (!scene.snapshot.observer.foreign_procfs && holders.iter().any(proven)).then(|| {
         step(
@@ -142,6 +141,7 @@ fn may_be_left(scene: &Scene<'_>, holder: &Holder) -> bool {
     let observer = &scene.snapshot.observer;
     let within_reach = |process: &Process| {
         process.uid == Some(observer.uid)
+            && !scene.is_above_us(process.id)
             && process.pid_namespace == observer.pid_namespace
             && !recognise(process).is_some_and(|known| matches!(known.program.remedy, Remedy::LeaveAlone(_)))
     };
@@ -157,7 +157,8 @@ fn may_be_left(scene: &Scene<'_>, holder: &Holder) -> bool {
 /// In a container PID 1 may be what started it: it is in that one's session, which whatever comes in later is not.
 fn is_work_of_pid_1(scene: &Scene<'_>, process: &Process) -> bool {
     let parent = process.ancestors.first().filter(|parent| parent.id.pid == 1);
-    process.sid == 1 && parent.is_some_and(|parent| !has_surely_adopted(scene, parent))
+    let initial = scene.snapshot.observer.initial_pid_namespace == Some(true);
+    process.sid == 1 && parent.is_some_and(|parent| !is_only_heir(parent, initial))
 }
 
 /// Listed as a program that draws, as a desktop's are, and nowhere as one that computes.

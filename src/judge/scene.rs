@@ -10,6 +10,7 @@ use super::{
 use crate::model::{
     Bytes, Device, Entry, EntryOrigin, Lineage, ListKind, Observer, ProcId, Process, Scope, Snapshot, SystemPages, Uuid,
 };
+use std::collections::BTreeMap;
 
 /// A MIG parent whose instances are there: what it lists they list too.
 fn told_by_parts(snapshot: &Snapshot, device: &Device) -> bool {
@@ -48,6 +49,8 @@ pub(crate) struct Scene<'a> {
     pub(crate) processes: &'a [Process],
     pub(crate) run: Option<&'a Run<'a>>,
     pub(crate) entries: Vec<Attributed<'a>>,
+    /// What a run is charged with beside the lists, where one process alone can keep it.
+    pub(crate) unlisted: BTreeMap<ProcId, Bytes>,
 }
 
 impl<'a> Scene<'a> {
@@ -91,7 +94,13 @@ impl<'a> Scene<'a> {
                 entries.push(Attributed { device, entry, keeper, lineage, why, bytes_before, candidates });
             }
         }
-        Self { snapshot, processes, run, entries }
+        Self { snapshot, processes, run, entries, unlisted: BTreeMap::new() }
+    }
+
+    /// gpuresid runs in it or below it: it is not to be ended to make room, nor told to be.
+    pub(crate) fn is_above_us(&self, id: ProcId) -> bool {
+        let observer = &self.snapshot.observer;
+        observer.ancestors.contains(&id)
     }
 
     /// The process that a holder was made of.

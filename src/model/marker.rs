@@ -19,3 +19,13 @@ pub fn marker_names(marker: &str, run_id: &str) -> bool {
     };
     marker.split(':').any(is_it)
 }
+
+/// When the run began that a marker names last, as `/proc` counts: whoever is of it was started then or later. `None`:
+/// that is no checked run.
+pub fn run_began(marker: &str) -> Option<u64> {
+    let last = marker.rsplit(':').next()?;
+    match last.split('-').collect::<Vec<_>>().as_slice() {
+        [_, _, start, command] if command.parse::<u32>().is_ok() => start.parse().ok(),
+        _ => None,
+    }
+}

@@ -33,7 +33,7 @@ pub use failure::{Failure, FailureKind};
 pub use gap::Gap;
 pub use ids::{BootId, ProcId, Uuid};
 pub use launch::{Command, End, Launch, Leftover, Limits, Scope, SettleEnd};
-pub use marker::{MARKER, marker_names};
+pub use marker::{MARKER, marker_names, run_began};
 pub use place::{Container, Place, SlurmJob, Unit};
 pub use process::{Ancestor, Blocked, BlockedThread, DeviceFiles, Process, ProcessState, Uninspected};
 pub use reclaim::{

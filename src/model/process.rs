@@ -94,6 +94,9 @@ pub struct Ancestor {
     pub comm: String,
     /// Its real user.
     pub uid: Option<u32>,
+    /// Its session. `None`: a look of an older version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sid: Option<i32>,
 }
 
 /// A process with an NVIDIA file open, or one that NVML lists, or one of the checked command's tree.
@@ -166,6 +169,10 @@ pub struct Process {
     /// cannot be seen from here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slurm_step_alive: Option<bool>,
+    /// Whether it is the main process of the service in whose control group it is. `None`: it is in none, or that cannot
+    /// be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leads_unit: Option<bool>,
 }
 
 /// A thread in an uninterruptible sleep.

@@ -37,7 +37,7 @@ mod tests {
     }
 
     fn chain(ids: &[ProcId]) -> Vec<Ancestor> {
-        ids.iter().map(|id| Ancestor { id: *id, comm: "x".into(), uid: None }).collect()
+        ids.iter().map(|id| Ancestor { id: *id, comm: "x".into(), uid: None, sid: None }).collect()
     }
 
     #[test]

@@ -57,6 +57,9 @@ pub struct Observer {
     /// The Slurm job that we run in, by our own environment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slurm_job: Option<String>,
+    /// The looking process's parent, grandparent … up to PID 1: what gpuresid itself runs below.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ancestors: Vec<ProcId>,
 }
 
 impl Observer {

@@ -113,7 +113,7 @@ mod tests {
         let ourselves = ProcReader::new(ProcOptions::default()).unwrap().identify(std::process::id()).unwrap().unwrap();
         Process {
             id: ProcId { pid, start_ticks },
-            ancestors: vec![Ancestor { id: parent, comm: "x".into(), uid: None }],
+            ancestors: vec![Ancestor { id: parent, comm: "x".into(), uid: None, sid: None }],
             files: Some(DeviceFiles::default()),
             state: ProcessState::Sleeping,
             ..ourselves

@@ -36,6 +36,7 @@ Processes (none is waited for unless `wait-children` says so, so forked ones bec
     namespace { … }       the same in a new PID namespace with its own /proc (needs root)
     supervise N { … }     N programs (RANK 0 to N-1, with torchrun's variables); when one dies, all are ended and N new
                           ones started; on TERM all are ended
+    subreaper             whatever is orphaned below is left to this process from now on
     trace FILE            attach to the process in FILE as a debugger does, which stops it
     log-to PATH           open a file for writing; `log TEXT` writes to it, unbuffered
     touch PATH            look a path up, and make the file
@@ -439,6 +440,7 @@ PLAIN = {
     "log": (1, lambda p, text: p.log.write(os.fsencode(text))),
     "touch": (1, lambda p, path: open(path, "ab").close()),
     "wait-children": (0, lambda p: p.wait_children()),
+    "subreaper": (0, lambda p: ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)),
     "rename": (1, lambda p, name: ctypes.CDLL(None).prctl(15, os.fsencode(name), 0, 0, 0)),
     "settitle": (1, lambda p, text: p.settitle(text)),
     "setuid": (1, lambda p, uid: os.setuid(int(uid))),

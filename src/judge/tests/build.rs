@@ -16,7 +16,7 @@ pub(in crate::judge) fn id(pid: u32, start_ticks: u64) -> ProcId {
 }
 
 pub(in crate::judge) fn ancestor(id: ProcId, comm: &str) -> Ancestor {
-    Ancestor { id, comm: comm.into(), uid: Some(0) }
+    Ancestor { id, comm: comm.into(), uid: Some(0), sid: None }
 }
 
 pub(in crate::judge) fn files(gpu: u32, control: u32, uvm: u32) -> DeviceFiles {
@@ -55,6 +55,7 @@ pub(in crate::judge) fn process(id: ProcId, ancestors: Vec<Ancestor>, files: Opt
         tracer: None,
         environment: Default::default(),
         slurm_step_alive: None,
+        leads_unit: None,
     }
 }
 
@@ -112,6 +113,7 @@ pub(in crate::judge) fn snapshot(look: DeviceLook, processes: Vec<Process>) -> S
             nvml_client_files: Some(files(3, 1, 2)),
             cgroup: None,
             slurm_job: None,
+            ancestors: Vec::new(),
         },
         devices: vec![Device {
             identity: DeviceIdentity {

@@ -10,9 +10,9 @@ use crate::{
     },
 };
 
-const MIB: u64 = 1 << 20;
+pub(super) const MIB: u64 = 1 << 20;
 
-fn init() -> Vec<Ancestor> {
+pub(super) fn init() -> Vec<Ancestor> {
     vec![ancestor(id(1, 0), "init")]
 }
 
@@ -37,7 +37,7 @@ pub(super) fn listed_beside(excess_mib: u64, rows: &[(u32, u64)]) -> DeviceLook 
     look(sum + cost + excess_mib * MIB, rows.iter().map(|(pid, mib)| entry(*pid, Some(mib * MIB))).collect())
 }
 
-fn one(process: Process, mib: u64) -> StatusReport {
+pub(super) fn one(process: Process, mib: u64) -> StatusReport {
     status(&snapshot(listed(&[(process.id.pid, mib)]), vec![process]))
 }
 
@@ -49,7 +49,7 @@ fn cause_of(report: &StatusReport, pid: u32) -> Cause {
     holder(&report.holders, pid).cause
 }
 
-fn commands(report: &StatusReport) -> Vec<&str> {
+pub(super) fn commands(report: &StatusReport) -> Vec<&str> {
     // The plan for everybody at once stands beside the steps for each.
     let own_plan = |c: &&str| *c != "gpuresid reclaim --orphans";
     report.advice.iter().filter_map(|a| a.command.as_deref()).filter(own_plan).collect()
@@ -195,7 +195,7 @@ fn after_the_fact_only_cudas_own_files_prove_sharing() {
     assert_eq!(told("/dev/shm/torch_71_5_0", vec![]), Cause::InUse, "a tensor of the CPU may be shared so");
 }
 
-fn mps_server(above: Vec<Ancestor>) -> Process {
+pub(super) fn mps_server(above: Vec<Ancestor>) -> Process {
     let mut server = process(id(80, 60_000), above, Some(files(20, 1, 1)));
     (server.comm, server.argv) = ("nvidia-cuda-mps".into(), vec!["nvidia-cuda-mps-server".into()]);
     server
@@ -339,7 +339,7 @@ fn several_candidates_of_a_ghost_are_all_named_and_its_bytes_not_divided() {
     }
 }
 
-fn rank(pid: u32, above: Vec<Ancestor>) -> Process {
+pub(super) fn rank(pid: u32, above: Vec<Ancestor>) -> Process {
     let mut rank = cuda(pid, above);
     rank.sid = i32::try_from(pid).unwrap();
     rank.argv = ["/usr/bin/python3", "-u", "train.py"].map(Into::into).to_vec();

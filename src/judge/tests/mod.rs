@@ -1,6 +1,7 @@
 //! Tests of the judgement: on looks recorded from real GPUs with every number computed by hand, and on random worlds
 //! against an oracle.
 
+mod advice;
 pub(in crate::judge) mod build;
 mod causes;
 mod hidden;

@@ -127,6 +127,7 @@ impl ProcReader {
             tracer: status.tracer.and_then(|pid| self.ancestor(pid)).map(|(_, tracer)| tracer),
             environment: Default::default(),
             slurm_step_alive: None,
+            leads_unit: None,
         }))
     }
 
@@ -157,6 +158,7 @@ impl ProcReader {
         if mappings {
             self.watch_blocked(&mut complete);
             self.look_for_steps(&mut complete);
+            self.look_for_main_processes(&mut complete);
         }
         (complete, gaps)
     }

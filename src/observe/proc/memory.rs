@@ -22,10 +22,13 @@ use std::{
 /// The marker's name.
 const MARKER: &[u8] = b"GPURESID_RUN_ID=";
 /// Variables that tell where a process belongs and hold no secret. Others are never kept.
-const TELLING: [&str; 13] = [
+const TELLING: [&str; 16] = [
     "SLURM_JOB_ID",
     "SLURM_STEP_ID",
     "SLURMD_NODENAME",
+    "SLURM_ARRAY_JOB_ID",
+    "SLURM_ARRAY_TASK_ID",
+    "SYSTEMD_EXEC_PID",
     "TORCHELASTIC_RUN_ID",
     "RANK",
     "LOCAL_RANK",

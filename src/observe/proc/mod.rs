@@ -3,7 +3,7 @@
 //! [`ProcReader`] is the door. Behind it: `handle` (open directories, and which errors mean what), `stat` (the two
 //! files about a process that every reader needs), `nodes` and `files` (the scan of open files), `memory` (what can
 //! make a reader hang), `facts` (one process), `tree` (parents and children), `scan` (all processes), `observer` (from
-//! where we look), `cgroup`, `blocked` (threads that do not come out of the kernel), `slurm`.
+//! where we look), `cgroup`, `blocked` (threads that do not come out of the kernel), `slurm`, `unit`.
 
 mod blocked;
 mod cgroup;
@@ -18,6 +18,7 @@ mod shared;
 mod slurm;
 mod stat;
 mod tree;
+mod unit;
 
 pub use shared::Usage;
 

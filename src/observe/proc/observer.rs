@@ -33,6 +33,7 @@ impl ProcReader {
             nvml_client_files: None,
             cgroup: if foreign { None } else { self.own_cgroup() },
             slurm_job: std::env::var("SLURM_JOB_ID").ok(),
+            ancestors: ours.and_then(|id| self.chain_above(id)).unwrap_or_default(),
         }
     }
 
@@ -49,6 +50,11 @@ impl ProcReader {
             return None;
         }
         Some(ProcId { pid, start_ticks: stat(&dir).ok()??.start_ticks })
+    }
+
+    fn chain_above(&self, id: ProcId) -> Option<Vec<ProcId>> {
+        let us = self.identify(id.pid).ok()?.filter(|us| us.id == id)?;
+        Some(us.ancestors.iter().map(|ancestor| ancestor.id).collect())
     }
 
     fn own_cgroup(&self) -> Option<String> {

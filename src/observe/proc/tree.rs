@@ -39,7 +39,7 @@ impl ProcReader {
         let dir = PidDir::open(&self.inner.root, pid).ok()??;
         let stat = stat(&dir).ok()??;
         let id = ProcId { pid, start_ticks: stat.start_ticks };
-        Some((stat.ppid, Ancestor { id, comm: stat.comm, uid: status(&dir).uid }))
+        Some((stat.ppid, Ancestor { id, comm: stat.comm, uid: status(&dir).uid, sid: Some(stat.sid) }))
     }
 
     /// The living descendants of `root` with everything that tells who they are.

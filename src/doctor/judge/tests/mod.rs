@@ -98,6 +98,7 @@ pub(super) fn healthy() -> Facts {
             nvml_client_files: None,
             cgroup: None,
             slurm_job: None,
+            ancestors: Vec::new(),
         }),
         machine: Machine {
             nodes: ["nvidiactl", "nvidia-uvm", "nvidia0", "nvidia1"].map(node).into(),
