@@ -1,5 +1,5 @@
-//! The one line that says what settling waits for: on a terminal, in the foreground, and not before somebody could
-//! wonder.
+//! The one line that says what settling waits for, and not before somebody could wonder: kept up to date on a terminal,
+//! in the foreground; elsewhere (a CI job's log) written once.
 
 use super::settle::Waiting;
 use rustix::termios;
@@ -8,25 +8,40 @@ use std::{
     time::Duration,
 };
 
-/// No line before this time has passed.
+/// No line before this time has passed: on a terminal, where it goes away again, and elsewhere.
 const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE_OF_LOGS: Duration = Duration::from_secs(2);
 
 /// The line on standard error.
 #[derive(Debug)]
 pub(super) struct WaitingLine {
-    terminal: bool,
+    place: Place,
     shown: String,
+}
+
+/// Where it goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Nowhere,
+    Terminal,
+    Log,
 }
 
 impl WaitingLine {
     /// Nothing is shown yet, and never if `silent`.
     pub(super) fn new(silent: bool) -> Self {
-        Self { terminal: !silent && termios::isatty(io::stderr()), shown: String::new() }
+        let place = match (silent, termios::isatty(io::stderr())) {
+            (true, _) => Place::Nowhere,
+            (false, true) => Place::Terminal,
+            (false, false) => Place::Log,
+        };
+        Self { place, shown: String::new() }
     }
 
     /// Shows what is waited for.
     pub(super) fn show(&mut self, waiting: Waiting, since: Duration, cap: Duration) {
-        if !self.terminal || since < PATIENCE {
+        let patience = if self.place == Place::Log { PATIENCE_OF_LOGS } else { PATIENCE };
+        if self.place == Place::Nowhere || since < patience {
             return;
         }
         let what = match waiting {
@@ -36,6 +51,11 @@ impl WaitingLine {
             Waiting::Living(1) => "1 process that still runs".to_owned(),
             Waiting::Living(n) => format!("{n} processes that still run"),
         };
+        if self.place == Place::Log {
+            let _ = writeln!(io::stderr(), "gpuresid: waiting for {what}, at most {} s", cap.as_secs());
+            self.place = Place::Nowhere;
+            return;
+        }
         let text = format!("gpuresid: waiting for {what}, {}/{} s; Ctrl-C reports now", since.as_secs(), cap.as_secs());
         if text != self.shown && in_foreground() {
             // A terminal that does not know its size says 0.
