@@ -176,8 +176,12 @@ fn in_a_run(scene: &Scene<'_>, run: &Run<'_>, evidence: &Evidence<'_>) -> (Cause
                 (Cause::StillRunning, vec![format!("what started it still runs: {} ({})", a.comm, a.id.pid)])
             }
             Launcher::ItIsTheCommand => (Cause::StillRunning, vec!["it is the command itself, still running".into()]),
-            Launcher::Gone(Some(name)) => (Cause::Orphan, vec![format!("what started it has ended: {name}")]),
-            Launcher::Gone(None) => (Cause::Orphan, vec!["what started it has ended".into()]),
+            Launcher::Gone(name) => {
+                let name = name.map(|name| format!(": {name}")).unwrap_or_default();
+                let mut why = vec![format!("what started it has ended{name}")];
+                why.extend(adopted_by_us(run, process));
+                (Cause::Orphan, why)
+            }
             Launcher::Unknown => after_the_fact(scene, evidence),
         };
     }
@@ -226,6 +230,14 @@ fn launcher<'a>(run: &'a Run<'_>, process: &'a Process) -> Launcher<'a> {
         Parent::Adopted(_) => Launcher::Gone(None),
         Parent::Either(_) | Parent::Unseen => Launcher::Unknown,
     }
+}
+
+/// Without us it would have been left to PID 1, and some programs end themselves then.
+fn adopted_by_us(run: &Run<'_>, process: &Process) -> Option<String> {
+    let root = run.launch.root.filter(|root| root.pid != 1)?;
+    (process.ancestors.first()?.id == root).then(|| {
+        "under check its parent is gpuresid, not PID 1: a program that watches for PID 1 does not notice".into()
+    })
 }
 
 /// The command, when it has ended: what starts an adopted process is most often the command itself.

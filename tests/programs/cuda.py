@@ -59,6 +59,7 @@ Time and order
     sleep S, busy S       S seconds idle, or on the processor
     ready FILE            make FILE, with the PID in it; `%RANK` in the name stands for the rank
     wait-file FILE, wait-gone FILE
+    until-adopted         until its parent is PID 1, as programs do that are not to outlive it; as long as hold at most
     hold                  until killed (or until the ledger is taken away, at most ten minutes)
 
 Ending
@@ -381,6 +382,11 @@ class Program:
             f.write(str(os.getpid()))
         os.replace(f.name, self.path(name))
 
+    def until_adopted(self):
+        end = time.monotonic() + HOLD_LIMIT
+        while time.monotonic() < end and os.path.exists(f"{self.ledger}/machine.json") and os.getppid() != 1:
+            time.sleep(0.02)
+
     def hold(self):
         end = time.monotonic() + HOLD_LIMIT
         while time.monotonic() < end and os.path.exists(f"{self.ledger}/machine.json"):
@@ -453,6 +459,7 @@ PLAIN = {
     "ready": (1, lambda p, name: p.ready(name)),
     "wait-file": (1, lambda p, name: wait_until(lambda: os.path.exists(p.path(name)))),
     "wait-gone": (1, lambda p, name: wait_until(lambda: not os.path.exists(p.path(name)))),
+    "until-adopted": (0, lambda p: p.until_adopted()),
     "hold": (0, lambda p: p.hold()),
     "print": (1, lambda p, text: show(text, sys.stdout)),
     "eprint": (1, lambda p, text: show(text, sys.stderr)),
