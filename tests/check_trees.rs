@@ -60,6 +60,56 @@ fn nobody_hides_from_the_subreaper() {
 }
 
 #[test]
+fn who_waits_for_pid_1_as_its_parent_lives_on_and_is_said_to() {
+    let rig = Rig::new();
+    let options = format!("--settle 1s {}", report_option(&rig));
+    let run = rig.spawn_check(&options, "spawn { alloc 0 1GiB ready up until-adopted } wait-file up");
+    run.wait().expect_code(121);
+    let holder = &rig.report("r.json")["holders"][0];
+    assert_eq!((&holder["pid"], &holder["cause"]), (&rig.wait_for("up").into(), &"orphan".into()));
+    let said = "under check its parent is gpuresid, not PID 1: a program that watches for PID 1 does not notice";
+    assert!(holder["why"].as_array().unwrap().iter().any(|why| why == said), "{holder}");
+}
+
+#[test]
+fn who_keeps_the_pipe_of_our_output_open_is_named() {
+    let rig = Rig::new();
+    // The one keeps it, the other has let it go as a daemon does; neither has a GPU.
+    let verbs =
+        "spawn-session { ready keeps hold } daemonize-twice { ready daemon hold } wait-file keeps wait-file daemon";
+    let mut line = words(&["bash", "-c", "\"$@\" | cat", "sh"]);
+    let command = rig.check_of(&format!("--settle 1s {}", report_option(&rig)), &rig.program(verbs));
+    line.extend(std::iter::once(command.get_program()).chain(command.get_args()).map(Into::into));
+    let mut run = rig.start_of(&line);
+    let keeper = rig.wait_for("keeps");
+    let said = format!("PID {keeper} keeps this output open: what reads it");
+    wait_until("the verdict", || run.stderr().contains(&said));
+    assert!(run.stderr().contains("clean") && run.is_running(), "the shell waits for the pipe");
+    let kept: Vec<_> = rig.report("r.json")["findings"].as_array().unwrap().clone();
+    assert_eq!(kept.iter().filter(|f| f["kind"] == "output_kept").count(), 1, "{kept:?}");
+    rustix::process::kill_process(rustix::process::Pid::from_raw(keeper as i32).unwrap(), Signal::KILL).unwrap();
+    run.wait().expect_code(0);
+    // In a file nobody waits for anybody.
+    let rig = Rig::new();
+    let end = rig.check("--settle 1s", "spawn-session { ready keeps hold } wait-file keeps");
+    assert!(end.stderr.contains("still runs") && !end.stderr.contains("output open"), "{end:?}");
+}
+
+#[test]
+fn without_a_terminal_a_long_wait_is_said_once() {
+    let verbs = "alloc 0 4GiB late 0 0:4GiB,3500:0B sleep 0.3";
+    let rig = Rig::new();
+    let end = rig.check("", verbs);
+    end.expect_code(0);
+    let waiting: Vec<_> = end.stderr.lines().filter(|line| line.contains("waiting")).collect();
+    assert_eq!(waiting.len(), 1, "{end:?}");
+    assert!(waiting[0].starts_with("gpuresid: waiting for 4") && waiting[0].ends_with(" to come back, at most 120 s"));
+    assert!(!end.stderr.contains(['\r', '\x1b']), "{end:?}");
+    let end = rig.check("-q", verbs);
+    assert_eq!((end.code, end.stderr.as_str()), (Some(0), ""));
+}
+
+#[test]
 fn a_survivor_without_gpu_is_clean_and_named() {
     let rig = Rig::new();
     let end =

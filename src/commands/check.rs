@@ -248,6 +248,7 @@ fn report(
         if cleanup.nothing_lives {
             // Whoever was to be ended has been.
             report.advice.retain(|step| step.command.is_none());
+            report.findings.retain(|finding| finding.kind != FindingKind::OutputKept);
         }
         report.cleanup = Some(cleanup);
         session.leave_at_next_signal();
@@ -298,6 +299,7 @@ fn not_started(
         settled_ms: None,
         settle_end: None,
         survivors: Vec::new(),
+        output_kept_by: Vec::new(),
         oom_kills: None,
         leftovers: Vec::new(),
         report_file: None,

@@ -67,6 +67,7 @@ fn launch(run_id: String, scope: Scope, before: &Snapshot) -> Launch {
         settled_ms: None,
         settle_end: None,
         survivors: Vec::new(),
+        output_kept_by: Vec::new(),
         oom_kills: None,
         leftovers: Vec::new(),
         report_file: None,

@@ -15,6 +15,7 @@ pub(crate) fn of_run(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged], holder
     let mut found = Vec::new();
     found.extend(died(run));
     found.extend(still_running(run, holders));
+    found.extend(output_kept(run));
     found.extend(full(run, scene, judged));
     for device in judged {
         let uuid = &device.report.uuid;
@@ -284,6 +285,25 @@ fn still_running(run: &Run<'_>, holders: &[Holder]) -> Option<Finding> {
         None,
         None,
         format!("{n} {are} of the command still {what} ({who}){hold}."),
+    ))
+}
+
+/// Why a pipeline does not end with the report.
+fn output_kept(run: &Run<'_>) -> Option<Finding> {
+    let pids: Vec<_> = run.launch.output_kept_by.iter().map(|id| id.pid.to_string()).collect();
+    let (who, they, end) = match pids.as_slice() {
+        [] => return None,
+        [one] => (format!("PID {one} keeps"), "that process", "ends"),
+        _ => (format!("PIDs {} keep", pids.join(", ")), "these processes", "end"),
+    };
+    Some(finding(
+        FindingKind::OutputKept,
+        None,
+        None,
+        format!(
+            "{who} this output open: what reads it (`| tee log`, a CI job) waits until {they} {end}. With `> log 2>&1` \
+             nothing waits; `--cleanup` ends what the command left."
+        ),
     ))
 }
 

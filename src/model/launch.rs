@@ -142,6 +142,9 @@ pub struct Launch {
     pub settle_end: Option<SettleEnd>,
     /// Descendants seen alive at the end, with or without GPU memory.
     pub survivors: Vec<ProcId>,
+    /// Those of them that keep our output open, where it is a pipe: whatever reads it waits for them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub output_kept_by: Vec<ProcId>,
     /// The kernel's OOM killer ended a process of the run's cgroup (growth of `oom_kill` in `memory.events`). `None`:
     /// could not be read.
     pub oom_kills: Option<u64>,

@@ -165,6 +165,8 @@ pub struct Ghost {
 pub enum FindingKind {
     /// Processes of the command still run.
     StillRunning,
+    /// Such a process keeps the output open that the report goes to.
+    OutputKept,
     /// Memory that nobody is listed with and that cannot be charged.
     Unattributed,
     /// Somebody may be out of sight.

@@ -3,8 +3,8 @@
 //! Everything that happens arrives on one channel ([`event`]) and is waited for in one loop ([`watch`]). Around it:
 //! [`session`] (what every phase needs), `before` (the before-look), [`child`] and [`signal_child`] (the command),
 //! `signals` (whom they are for), `reap` and `family` (is anything of the run alive), `sampler` and `tree` (looks at
-//! devices and descendants), `settle` (when to judge; pure), `after` (the after-look), `outcome` (what is handed to the
-//! judgement), `cleanup` (ends what is left), `worker` (reads `/proc` aside).
+//! devices and descendants), `settle` (when to judge; pure), `after` (the after-look), `outcome` and `output` (what is handed to
+//! the judgement), `cleanup` (ends what is left), `worker` (reads `/proc` aside).
 
 mod after;
 mod before;
@@ -17,6 +17,7 @@ mod family;
 mod inbox;
 mod oom;
 mod outcome;
+mod output;
 mod reap;
 mod sampler;
 mod session;

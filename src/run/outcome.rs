@@ -1,6 +1,6 @@
 //! What a run is asked for, and what comes of it.
 
-use super::{cleanup::Rest, oom, watch::Watch};
+use super::{cleanup::Rest, oom, output, watch::Watch};
 use crate::{
     exit::Ending,
     model::{Bytes, Command, End, Launch, Scope, SettleEnd, Snapshot, Trace},
@@ -77,7 +77,9 @@ impl Watch<'_> {
             end: self.ended.and_then(|e| e.end),
             timed_out: self.timed_out,
         };
-        let survivors = if self.all_gone { Vec::new() } else { self.tree.living().iter().map(|p| p.id).collect() };
+        let living = if self.all_gone { &[] } else { self.tree.living() };
+        let output_kept_by = output::keepers(&self.session.reader.options.procfs, living);
+        let survivors = living.iter().map(|p| p.id).collect();
         let launch = Launch {
             run_id: self.options.run_id.clone(),
             scope: self.options.scope,
@@ -89,6 +91,7 @@ impl Watch<'_> {
             settled_ms,
             settle_end: end,
             survivors,
+            output_kept_by,
             leftovers: self.leftovers,
             oom_kills: self.oom_before.zip(oom::kills()).map(|(before, now)| now.saturating_sub(before)),
             report_file: None,

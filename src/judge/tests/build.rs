@@ -155,6 +155,7 @@ pub(in crate::judge) fn launch(command: ProcId, root: ProcId, scope: Scope, all_
         settled_ms: Some(1),
         settle_end: None,
         survivors: Vec::new(),
+        output_kept_by: Vec::new(),
         oom_kills: None,
         leftovers: Vec::new(),
         report_file: None,
