@@ -25,18 +25,14 @@ fn allowed(words: &[&str]) -> bool {
     works
 }
 
-/// Whether another user can reach the binary and the fake library at all.
-fn reachable(rig: &Rig) -> bool {
-    let binary = env!("CARGO_BIN_EXE_gpuresid");
-    let library = rig.library();
-    let works = [binary, library.to_str().unwrap()].iter().all(|file| {
-        let seen = Command::new(NOBODY[0]).args(&NOBODY[1..]).args(["test", "-r", file]).status();
-        seen.is_ok_and(|s| s.success())
-    });
-    if !works {
-        eprintln!("skipped: another user cannot read the build directory");
+/// A rig that another user can use, behind words that make one; `None`, and said, where that is not allowed.
+fn rig_for_others(words: &[&str]) -> Option<Rig> {
+    if !allowed(words) {
+        return None;
     }
-    works
+    let rig = Rig::new();
+    rig.open_to_everybody();
+    Some(rig)
 }
 
 /// Runs a command line of ours behind these words.
@@ -64,10 +60,7 @@ fn open_report(rig: &Rig) -> String {
 
 #[test]
 fn a_neighbour_of_another_user_is_named_and_cannot_be_inspected() {
-    let rig = Rig::new();
-    if !allowed(&NOBODY) || !reachable(&rig) {
-        return;
-    }
+    let Some(rig) = rig_for_others(&NOBODY) else { return };
     let neighbour = rig.start("alloc 0 3GiB ready up hold");
     let pid = rig.wait_for("up");
     let status = behind(&rig, &NOBODY, &rig.gpuresid(["status", "--json"]));
@@ -101,10 +94,7 @@ fn a_neighbour_of_another_user_is_named_and_cannot_be_inspected() {
 
 #[test]
 fn growth_that_only_a_process_of_others_can_explain_is_not_called_clean_or_residue() {
-    let rig = Rig::new();
-    if !allowed(&NOBODY) || !reachable(&rig) {
-        return;
-    }
+    let Some(rig) = rig_for_others(&NOBODY) else { return };
     let option = open_report(&rig);
     let check = rig.check_of(&option, &rig.program("spawn-session { init ready own hold } wait-file go"));
     let run = rig.start_of(&line_behind(&NOBODY, &check));
@@ -121,13 +111,10 @@ fn growth_that_only_a_process_of_others_can_explain_is_not_called_clean_or_resid
 
 #[test]
 fn behind_hidepid_the_hidden_are_out_of_sight_and_the_step_is_root() {
-    let rig = Rig::new();
     let mount = "mount -t proc -o hidepid=2 proc /proc && exec \"$@\"";
     let hidden = ["unshare", "--mount", "sh", "-c", mount, "sh"];
     let words: Vec<&str> = hidden.iter().chain(&NOBODY).copied().collect();
-    if !allowed(&words) || !reachable(&rig) {
-        return;
-    }
+    let Some(rig) = rig_for_others(&words) else { return };
     let neighbour = rig.start("alloc 0 3GiB ready up hold");
     let pid = rig.wait_for("up");
     let status = behind(&rig, &words, &rig.gpuresid(["status", "--json"]));

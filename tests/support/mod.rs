@@ -23,6 +23,7 @@ mod judged;
 mod leftovers;
 mod library;
 mod running;
+mod signals;
 
 pub use fake_nvml::faults::Fault;
 pub use fake_nvml::ledger::{Allocation, Gpu, Inherit, Instance, Keeper, Ledger, List, Machine};
@@ -42,6 +43,9 @@ use std::{
         atomic::{AtomicU32, Ordering},
     },
 };
+
+/// The program of the tests, in the rig's directory.
+const SCRIPT: &str = "cuda.py";
 
 /// A fake machine and everything that happens on it.
 pub struct Rig {
@@ -85,6 +89,7 @@ impl Rig {
 
     /// Any machine.
     pub fn with_machine(machine: &Machine) -> Self {
+        signals::are_heard_again();
         let directory = tempfile::Builder::new().prefix("rig").tempdir().unwrap();
         let ledger = Ledger::create(directory.path().join("ledger"), machine).unwrap();
         fs::create_dir(directory.path().join("dev")).unwrap();
@@ -100,6 +105,9 @@ impl Rig {
             let path = directory.path().join(place);
             fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
         }
+        // Beside the ledger its path is short, as in a command line of people, and every user can read it, wherever the clone is.
+        fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/cuda.py"), directory.path().join(SCRIPT))
+            .unwrap();
         Self { directory, ledger, library: Mutex::new(library::built()), started: AtomicU32::new(0) }
     }
 
@@ -121,6 +129,27 @@ impl Rig {
     /// Uses another library file from now on.
     pub fn use_library(&self, library: impl Into<PathBuf>) {
         *self.library.lock().unwrap() = library.into();
+    }
+
+    /// From now on the binary and the library are copies that every user can reach: the clone may lie where only its owner
+    /// can.
+    pub fn open_to_everybody(&self) {
+        let copies = self.path("everybody");
+        fs::create_dir(&copies).unwrap();
+        let library = copies.join(self.library().file_name().unwrap());
+        let copied = [(binary().to_owned(), copies.join("gpuresid")), (self.library(), library.clone())];
+        for (file, copy) in &copied {
+            fs::copy(file, copy).unwrap();
+        }
+        self.use_library(library);
+        for place in copied.iter().map(|(_, copy)| copy).chain([&copies]) {
+            fs::set_permissions(place, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+    }
+
+    fn binary(&self) -> PathBuf {
+        let copy = self.path("everybody/gpuresid");
+        if copy.exists() { copy } else { binary().to_owned() }
     }
 
     /// From now on the library lacks these symbols altogether.
@@ -251,7 +280,7 @@ impl Rig {
 
     /// The binary with the fake library and these arguments, to be changed further and given to [`Self::launch`].
     pub fn gpuresid(&self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuresid"));
+        let mut command = Command::new(self.binary());
         command.arg("--nvml-lib").arg(self.library()).arg("--dev").arg(self.dev()).args(arguments);
         self.prepare(&mut command);
         command
@@ -306,7 +335,7 @@ impl Rig {
 
     /// The same for words that may contain anything.
     pub fn program_of(&self, verbs: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Vec<OsString> {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/cuda.py");
+        let script = self.path(SCRIPT);
         let verbs = verbs.into_iter().map(|v| v.as_ref().to_owned());
         ["python3".into(), script.into()].into_iter().chain(verbs).collect()
     }
@@ -361,6 +390,10 @@ impl Drop for Rig {
         let _ = fs::remove_file(self.ledger.directory().join("machine.json"));
         leftovers::end(&self.ledger.directory().join("started.log"));
     }
+}
+
+fn binary() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_gpuresid"))
 }
 
 fn open_to_all(path: &Path, mode: u32) {
