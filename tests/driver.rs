@@ -455,8 +455,7 @@ fn a_gpu_that_hangs_is_its_own_gap_and_comes_back() {
 fn a_gpu_that_hangs_while_it_is_opened_is_its_own_gap() {
     let rig = Rig::with_gpus(2);
     let function = "nvmlDeviceGetHandleByIndex_v2".into();
-    // The call names no GPU; the second of the two hangs, whichever it is.
-    rig.fault(Fault { function, from: 1, hang: true, ..Fault::default() });
+    rig.fault(Fault { function, device: Some(1), hang: true, ..Fault::default() });
     let mut driver = start(&rig, &Options { open_timeout: Duration::from_secs(3), ..options(&rig) });
     let inventory = inventory(&mut driver).unwrap();
     assert_eq!(inventory.devices.len(), 2);

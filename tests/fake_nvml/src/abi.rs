@@ -155,8 +155,9 @@ pub(crate) fn text_at(at: *const c_char) -> Result<String, Code> {
 
 /// Exports functions that ask for nothing of a device or (after `of`) something of one.
 macro_rules! nvml {
-    ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) of $device:ident |$call:ident, $part:ident| $body:expr;)*) => {$(
+    ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) of $device:tt |$call:ident, $part:ident| $body:expr;)*) => {$(
         #[doc = concat!("`", stringify!($name), "` of one device.")]
+        #[allow(unused_parens, reason = "a device that is no argument stands in parentheses")]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> $crate::abi::Code {
             $crate::call::answer_for(stringify!($name), $device, |$call, $part| $body)

@@ -1,9 +1,13 @@
 //! What one device says about itself, its memory first.
 
 use crate::abi::{self, AddressingMode, ConfSizes, Handle, MemoryV1, MemoryV2, PciInfo, Utilization, put, put_text};
+use crate::call::Part;
 use std::ffi::{c_char, c_uint};
 
 nvml! {
+    fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: *mut Handle) of (Part::whole(index as usize).handle()) |_call, part| {
+        put(device, part.handle())
+    };
     fn nvmlDeviceGetName(device: Handle, text: *mut c_char, length: c_uint) of device |call, part| {
         put_text(text, length, &call.gpu(part)?.name)
     };

@@ -67,11 +67,6 @@ nvml! {
         put_text(text, length, &name)
     };
     fn nvmlDeviceGetCount_v2(count: *mut c_uint) |call| put(count, call.machine.devices.len() as c_uint);
-    fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: *mut abi::Handle) |call| {
-        let part = Part::whole(index as usize);
-        call.gpu(part)?;
-        put(device, part.handle())
-    };
     fn nvmlDeviceGetHandleByPciBusId_v2(pci: *const c_char, device: *mut abi::Handle) |call| {
         let pci = text_at(pci)?;
         let found = call.machine.devices.iter().position(|gpu| gpu.pci.eq_ignore_ascii_case(&pci));
