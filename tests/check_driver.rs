@@ -176,6 +176,33 @@ fn a_gpu_that_is_lost_in_the_run_is_inconclusive_and_the_other_is_judged() {
 }
 
 #[test]
+fn what_to_do_about_a_lost_gpu_is_about_that_gpu() {
+    let rig = Rig::with_gpus(2);
+    let _other = rig.start("alloc 1 1GiB ready other hold");
+    rig.wait_for("other");
+    for code in [15, 16, 999] {
+        rig.clear_faults();
+        let run = rig.spawn_check(&report_option(&rig), "alloc 1 1GiB ready up wait-file go");
+        rig.wait_for("up");
+        rig.fault(Fault { function: "nvmlDevice*".into(), device: Some(0), code: Some(code), ..Fault::default() });
+        rig.mark("go");
+        run.wait().expect_code(122);
+        let advice = rig.report("r.json")["advice"].as_array().unwrap().clone();
+        let commands: Vec<_> = advice.iter().map(|a| a["command"].as_str().unwrap_or_default()).collect();
+        assert_eq!(commands.len(), 2, "{advice:#?}");
+        assert!(advice[0]["why"].as_str().unwrap().contains("GPU 0"), "{advice:#?}");
+        assert!(advice[0].to_string().contains("--gpu-reset -i 0"), "{advice:#?}");
+        assert_eq!(commands[1], "gpuresid -i 1");
+        // A look says the same.
+        let status = rig.run("status");
+        assert!(status.expect_code(0).stdout.contains("--gpu-reset -i 0"), "{}", status.stdout);
+        for marker in ["up", "go"] {
+            std::fs::remove_file(rig.path(marker)).unwrap();
+        }
+    }
+}
+
+#[test]
 fn an_xid_of_the_run_is_in_the_report() {
     let rig = Rig::new();
     let run = rig.spawn_check(&report_option(&rig), "alloc 0 1GiB ready up wait-file go exit 1");

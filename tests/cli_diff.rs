@@ -141,17 +141,82 @@ fn what_does_not_compare_is_refused() {
         |s| s["driver"]["source"] = json!("simulated"),
         "the snapshots do not compare: one is of a simulated GPU, the other of a real one\n",
     );
-    refused(
-        |s| s["taken_at"] = json!("2999-01-01T00:00:00Z"),
-        "the first snapshot (2999-01-01T00:00:00Z) was taken after",
+}
+
+#[test]
+fn which_came_first_is_not_a_matter_of_the_clock() {
+    let rig = Rig::new();
+    let (first, second) = (snapshot(&rig, "first.json"), snapshot(&rig, "second.json"));
+    rig.run(&format!("diff {first} {second}")).expect_code(0);
+    let swapped = rig.run(&format!("diff {second} {first}"));
+    swapped.expect_code(125);
+    assert!(swapped.stderr.starts_with("error: the first snapshot was taken after the second\n"), "{}", swapped.stderr);
+    // The clock was set back by years after the first one.
+    edit(&first, |s| s["taken_at"] = json!("2999-01-01T00:00:00Z"));
+    rig.run(&format!("diff {first} {second}")).expect_code(0);
+    rig.run(&format!("diff {first}")).expect_code(0);
+}
+
+/// Takes the last GPU away from the machine, as when it falls off the bus or goes to a virtual machine.
+fn take_last_gpu(rig: &Rig) -> Value {
+    let mut taken = Value::Null;
+    rig.edit_machine(|machine| taken = machine["devices"].as_array_mut().unwrap().pop().unwrap());
+    taken
+}
+
+#[test]
+fn a_gpu_that_is_gone_is_named_and_nothing_is_said_to_be_clean() {
+    let rig = Rig::with_gpus(2);
+    let _held = rig.start("alloc 1 1GiB ready held hold");
+    rig.wait_for("held");
+    let (before, one) = (snapshot(&rig, "before.json"), rig.path("one.json").display().to_string());
+    rig.run(&format!("snapshot -i 1 -o {one}")).expect_code(0);
+    let uuid = take_last_gpu(&rig)["uuid"].as_str().unwrap().to_owned();
+    let after = snapshot(&rig, "after.json");
+    for line in [format!("diff {before}"), format!("diff {before} {after}"), format!("diff {one}")] {
+        let end = rig.run(&line);
+        let shown = end.expect_code(122).stdout.clone();
+        assert!(shown.contains("cannot tell whether the same GPU memory is held as before (GPU 1"), "{shown}");
+        assert!(shown.contains("it is not there any more"), "{shown}");
+        assert!(shown.contains("nvidia-smi -L") && shown.contains(&uuid), "{shown}");
+        assert!(!shown.contains("--scope new"), "{shown}");
+    }
+    let report = rig.run(&format!("diff {before} --json")).json();
+    assert_eq!(
+        (&report["devices"][0]["verdict"], &report["devices"][1]["verdict"]),
+        (&json!("clean"), &json!("inconclusive"))
     );
-    refused(
-        |s| {
-            s["devices"][0]["identity"]["uuid"] = json!("GPU-gone");
-            s["devices"][0]["look"]["uuid"] = json!("GPU-gone");
-        },
-        "no GPU of ",
-    );
+    // Nobody asked for it.
+    rig.run(&format!("diff {before} -i 0")).expect_code(0);
+    rig.run(&format!("diff {before} {after} -i 0")).expect_code(0);
+    // One whose handle is refused is not gone: it is lost.
+    let other = Rig::with_gpus(2);
+    let before = snapshot(&other, "before.json");
+    other.lose_gpu(0);
+    let lost = other.run(&format!("diff {before}"));
+    assert!(lost.expect_code(122).stdout.contains("GPU 0: opening the device: the GPU is lost"), "{}", lost.stdout);
+    assert!(lost.stdout.contains("--gpu-reset -i 0") && lost.stdout.contains("gpuresid -i 1"), "{}", lost.stdout);
+}
+
+#[test]
+fn a_gpu_that_is_new_is_mentioned_and_one_that_was_not_looked_at_is_not() {
+    let rig = Rig::with_gpus(2);
+    let second = take_last_gpu(&rig);
+    let before = snapshot(&rig, "before.json");
+    rig.edit_machine(|machine| machine["devices"].as_array_mut().unwrap().push(second));
+    let after = snapshot(&rig, "after.json");
+    for line in [format!("diff {before}"), format!("diff {before} {after}")] {
+        let end = rig.run(&line);
+        let note = "note: GPU 1 was not there before, so nothing is said about its memory.";
+        assert!(end.expect_code(0).stdout.contains(note), "{}", end.stdout);
+    }
+    rig.run(&format!("snapshot -i 0 -o {before}")).expect_code(0);
+    for line in [format!("diff {before}"), format!("diff {before} {}", snapshot(&rig, "later.json"))] {
+        assert!(!rig.run(&line).expect_code(0).stdout.contains("GPU 1"), "{line}");
+    }
+    // A file of an earlier version does not tell which were there.
+    edit(&before, |s| drop(s.as_object_mut().unwrap().remove("unselected")));
+    assert!(!rig.run(&format!("diff {before}")).expect_code(0).stdout.contains("GPU 1"));
 }
 
 #[test]

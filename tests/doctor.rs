@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
 };
-use support::{Finished, Instance, Machine, Rig};
+use support::{Fault, Finished, Instance, Machine, Rig};
 
 /// A machine on which nothing is wrong, whatever runs the test: its own `/dev/shm` and kernel log, no Python.
 fn well() -> Rig {
@@ -194,15 +194,42 @@ fn what_the_driver_will_not_tell_is_a_line_of_its_own() {
     says(&end.json(), "device", "could_not_look", "the ECC mode: no permission");
     assert_eq!(lines(&end.json(), "device.ecc"), []);
     rig.clear_faults();
-    rig.lose_gpu(0);
-    let report = doctor(&rig, "", &[]).json();
-    says(&report, "device.memory", "could_not_look", "GPU 0");
-    rig.clear_faults();
     // A driver that is too old for a call is no gap.
     rig.without_symbols(&["nvmlDeviceGetRemappedRows"]);
     let report = doctor(&rig, "", &[]).json();
     assert_eq!(lines(&report, "device.remapped_rows"), []);
     assert_eq!(lines(&report, "device"), []);
+}
+
+#[test]
+fn a_gpu_that_does_not_answer_fails_with_what_to_do() {
+    let words = [(15, "the GPU is lost"), (16, "must be reset"), (999, "unknown error")];
+    let calls = ["nvmlDeviceGetMemoryInfo*", "nvmlDeviceGetComputeRunningProcesses*", "nvmlDeviceGetHandleByIndex*"];
+    let rig = prepared(Rig::with_gpus(2));
+    for ((code, words), function) in words.into_iter().flat_map(|w| calls.map(|call| (w, call))) {
+        rig.clear_faults();
+        rig.fault(Fault { function: function.into(), device: Some(0), code: Some(code), ..Fault::default() });
+        for strict in ["", "--strict"] {
+            let end = doctor(&rig, strict, &[]);
+            end.expect_code(1);
+            let report = end.json();
+            says(&report, "device", "fail", words);
+            says(&report, "device", "fail", "restart of the machine");
+            let failed: Vec<_> = report["lines"].as_array().unwrap().iter().filter(|l| l["level"] == "fail").collect();
+            assert_eq!(failed.len(), 1, "said once: {report:#}");
+            assert!(failed[0].to_string().contains("--gpu-reset -i 0"), "{report:#}");
+            says(&report, "device.memory", "ok", "GPU 1");
+        }
+        // Who works without it has nothing to mend.
+        doctor(&rig, "-i 1", &[]).expect_code(0);
+    }
+    rig.clear_faults();
+    rig.hangs("nvmlDeviceGetMemoryInfo*", "stuck");
+    rig.edit_machine(|machine| machine["faults"][0]["device"] = 0.into());
+    let end = doctor(&rig, "--nvml-timeout 2", &[]);
+    end.expect_code(1);
+    says(&end.json(), "device", "fail", "did not come back");
+    rig.let_go("stuck");
 }
 
 #[test]

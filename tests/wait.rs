@@ -151,6 +151,28 @@ fn back_to_a_snapshot() {
 }
 
 #[test]
+fn for_a_gpu_of_the_snapshot_that_is_gone_nothing_is_waited() {
+    let rig = Rig::with_gpus(2);
+    let file = rig.path("s.json").display().to_string();
+    let mut second = serde_json::Value::Null;
+    rig.run(&format!("snapshot -o {file}")).expect_code(0);
+    rig.edit_machine(|machine| second = machine["devices"].as_array_mut().unwrap().pop().unwrap());
+    let end = rig.run(&format!("wait --to {file} --timeout 60s"));
+    end.expect_code(122);
+    let said = "gpuresid: GPU 1: it was there before, and the driver does not have it any more\n";
+    assert!(end.stderr.starts_with(said) && end.stderr.contains("nvidia-smi -L"), "{}", end.stderr);
+    rig.run(&format!("wait --to {file} --timeout 20s -i 0")).expect_code(0);
+    rig.run(&format!("wait --to {file} --timeout 20s --any")).expect_code(0);
+    // One that came since is not waited for.
+    rig.run(&format!("snapshot -o {file}")).expect_code(0);
+    rig.edit_machine(|machine| machine["devices"].as_array_mut().unwrap().push(second));
+    rig.add("new", Allocation { device: 1, ..gib(2) });
+    let end = rig.run(&format!("wait --to {file} --timeout 20s"));
+    let said = "gpuresid: GPU 1 was not there when the snapshot was taken: it is not waited for\n";
+    assert_eq!(end.expect_code(0).stderr, said);
+}
+
+#[test]
 fn whoever_is_excepted_is_not_waited_for() {
     let rig = Rig::new();
     let _mine = rig.start("alloc 0 4GiB ready mine hold");

@@ -6,11 +6,11 @@ use crate::{
     error::hinted,
     exit::Ending,
     judge,
-    model::{Gap, Launch, Observation, Scope, Snapshot, Trace, schema},
+    model::{Device, DeviceLook, Launch, Observation, Scope, Snapshot, Trace, schema},
     observe::{marker::snapshot_id, select::Selection, session::Session},
     report::{Style, json, load, redact, table},
 };
-use std::{collections::BTreeSet, path::Path};
+use std::collections::BTreeSet;
 
 const TAKE_AGAIN: &str = "take both snapshots on the machine in question: gpuresid snapshot -o before.json";
 
@@ -21,12 +21,17 @@ const TAKE_AGAIN: &str = "take both snapshots on the machine in question: gpures
 pub(super) fn run(global: &Global, args: &DiffArgs) -> anyhow::Result<Ending> {
     let mut before = load::snapshot(&args.before)?;
     let mut after = match &args.after {
-        Some(path) => load::snapshot(path)?,
-        None => now(global, &before, &args.before)?,
+        Some(path) => {
+            let mut after = load::snapshot(path)?;
+            same_machine(&before, &after.boot_id, after.host.as_deref())?;
+            in_order(&before, &after)?;
+            only_selected(global, &mut before, &mut after)?;
+            after
+        }
+        // Now is later, whatever the clock says.
+        None => now(global, &mut before)?,
     };
-    if args.after.is_some() {
-        only_selected(global, &mut before, &mut after)?;
-    }
+    align(&before, &mut after);
     comparable(&before, &after)?;
     let run_id = snapshot_id(&before.boot_id, before.observer.id);
     let scope = match args.scope {
@@ -75,29 +80,39 @@ fn launch(run_id: String, scope: Scope, before: &Snapshot) -> Launch {
 }
 
 /// Now, on the devices of the snapshot unless others are asked for.
-fn now(global: &Global, before: &Snapshot, file: &Path) -> anyhow::Result<Snapshot> {
+fn now(global: &Global, before: &mut Snapshot) -> anyhow::Result<Snapshot> {
     let mut options = session_options(global);
     let asked = std::mem::take(&mut options.selection);
     let mut session = Session::open(&options, driver_is_slow)?;
     // Another boot or machine is said before a device is missed that is not there any more.
     same_machine(before, session.boot_id(), host().as_deref())?;
-    let inventory = session.inventory();
-    let wanted: Vec<_> = if asked == Selection::default() {
-        before.devices.iter().map(|d| d.identity.uuid.clone()).collect()
-    } else {
-        asked.resolve(inventory)?
-    };
-    let (there, missing): (Vec<_>, Vec<_>) =
-        wanted.into_iter().partition(|uuid| inventory.devices.iter().any(|d| d.uuid == *uuid));
-    if there.is_empty() {
-        return Err(hinted(format!("no GPU of {} is there any more", file.display()), TAKE_AGAIN));
+    if asked != Selection::default() {
+        let wanted = asked.resolve(session.inventory())?;
+        before.devices.retain(|d| wanted.contains(&d.identity.uuid));
+        session.select(wanted);
     }
-    session.select(there);
-    let mut after = session.snapshot()?;
-    after.gaps.extend(missing.iter().map(|uuid| {
-        Gap::new(uuid.0.clone(), "it stood in the snapshot and is not there any more; nothing is said about it")
-    }));
-    Ok(after)
+    session.snapshot()
+}
+
+/// Leaves in the second snapshot the devices of the first. One that is gone stays as a device that cannot be read: its
+/// memory may be held by anybody.
+fn align(before: &Snapshot, after: &mut Snapshot) {
+    let (there, others): (Vec<_>, Vec<_>) =
+        std::mem::take(&mut after.devices).into_iter().partition(|d| before.device(&d.identity.uuid).is_some());
+    let unselected = after.unselected.get_or_insert_default();
+    unselected.extend(others.into_iter().map(|d| d.identity));
+    let now = |then: &Device| {
+        let uuid = &then.identity.uuid;
+        match there.iter().find(|d| d.identity.uuid == *uuid) {
+            Some(device) => Some(device.clone()),
+            None if after.present().any(|d| d.uuid == *uuid) => None,
+            None => {
+                let look = DeviceLook::gone(&then.identity, after.present(), &after.gaps);
+                Some(Device { identity: then.identity.clone(), look })
+            }
+        }
+    };
+    after.devices = before.devices.iter().filter_map(now).collect();
 }
 
 /// The name of this machine as snapshots have it.
@@ -145,18 +160,20 @@ pub(super) fn same_machine(
     Ok(())
 }
 
+/// The older one is the first. Of one boot the start of whoever took it tells, which no setting of the clock changes.
+fn in_order(before: &Snapshot, after: &Snapshot) -> anyhow::Result<()> {
+    let taken = |s: &Snapshot| (s.observer.id.start_ticks, s.at_ms);
+    if taken(after) >= taken(before) {
+        return Ok(());
+    }
+    Err(hinted(
+        "the first snapshot was taken after the second",
+        "write the older one first: gpuresid diff BEFORE AFTER",
+    ))
+}
+
 /// Refuses what would give numbers without meaning.
 fn comparable(before: &Snapshot, after: &Snapshot) -> anyhow::Result<()> {
-    same_machine(before, &after.boot_id, after.host.as_deref())?;
-    let time = |s: &Snapshot| s.taken_at.parse::<jiff::Timestamp>().ok();
-    if let (Some(first), Some(second)) = (time(before), time(after))
-        && second < first
-    {
-        return Err(hinted(
-            format!("the first snapshot ({}) was taken after the second ({})", before.taken_at, after.taken_at),
-            "write the older one first: gpuresid diff BEFORE AFTER",
-        ));
-    }
     if before.driver.as_ref().map(|d| d.source) != after.driver.as_ref().map(|d| d.source) {
         return Err(hinted(
             "the snapshots do not compare: one is of a simulated GPU, the other of a real one",

@@ -15,8 +15,11 @@ use crate::{
     cli::{Except, Global, WaitArgs},
     error::hinted,
     exit::{self, Ending},
-    model::{Bytes, DeviceIdentity, DeviceLook, Limit, Look, ProcId, Process, ProcessState, Snapshot, Uuid},
-    observe::{proc::ProcReader, session::Session},
+    judge::trouble,
+    model::{
+        Advice, Bytes, Device, DeviceIdentity, DeviceLook, Limit, Look, ProcId, Process, ProcessState, Snapshot, Uuid,
+    },
+    observe::{proc::ProcReader, select::Selection, session::Session},
     report::{Style, load, table, words},
     text,
 };
@@ -70,6 +73,11 @@ pub(super) fn run(global: &Global, args: &WaitArgs) -> anyhow::Result<Ending> {
     let mut session = Session::open(&options, driver_is_slow)?;
     let devices: Vec<DeviceIdentity> = session.inventory().devices.clone();
     if let Goal::To(snapshot) = &goal {
+        if options.selection == Selection::default()
+            && let Some(ending) = the_same_devices(snapshot, &mut session, args.any)
+        {
+            return Ok(ending);
+        }
         comparable(snapshot, &session.look()?, &devices)?;
     }
     if let Goal::Free(wanted) = goal {
@@ -112,6 +120,36 @@ fn goal(args: &WaitArgs) -> anyhow::Result<Goal> {
         (_, _, Some(file)) => Goal::To(Box::new(load::snapshot(file)?)),
         (None, None, None) => anyhow::bail!("there is nothing to wait for"),
     })
+}
+
+/// Looks at the devices of the snapshot. Those that are new since then are not waited for; for one that is gone there is
+/// nothing to wait, unless another is enough.
+fn the_same_devices(snapshot: &Snapshot, session: &mut Session, any: bool) -> Option<Ending> {
+    let mut err = io::stderr().lock();
+    let inventory = session.inventory();
+    let is_there = |d: &&Device| inventory.devices.iter().any(|now| now.uuid == d.identity.uuid);
+    let (there, gone): (Vec<_>, Vec<_>) = snapshot.devices.iter().partition(is_there);
+    // A terminal that is gone changes nothing about the result.
+    for device in snapshot.newcomers(inventory.devices.iter()) {
+        let label = device.label();
+        let _ = writeln!(err, "gpuresid: {label} was not there when the snapshot was taken: it is not waited for");
+    }
+    for device in &gone {
+        let look = DeviceLook::gone(&device.identity, inventory.devices.iter(), &inventory.gaps);
+        for gap in &look.gaps {
+            let _ = writeln!(err, "gpuresid: {}", text::clean(&gap.to_string()));
+        }
+        if let Some((_, trouble)) = look.trouble() {
+            let Advice { command, why, .. } = trouble::step(&device.identity, trouble);
+            let _ = writeln!(err, "gpuresid: {why}: {}", command.unwrap_or_default());
+        }
+    }
+    if there.is_empty() || !gone.is_empty() && !any {
+        return Some(Ending::Code(exit::INCONCLUSIVE));
+    }
+    let there = there.into_iter().map(|d| d.identity.uuid.clone()).collect();
+    session.select(there);
+    None
 }
 
 /// Who is excepted: with the start time, because the number may go to somebody else.

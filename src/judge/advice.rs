@@ -7,6 +7,7 @@ use super::{
     draft::{Draft, plain},
     ends, kernel, programs, reclaim,
     scene::Scene,
+    trouble,
 };
 use crate::{
     model::{Advice, Bytes, Cause, Ghost, Holder, Lineage, Process, ProcessState, Verdict},
@@ -26,6 +27,7 @@ pub(crate) fn of_run(
     }
     let mine: Vec<&Holder> = holders.iter().filter(|h| h.lineage != Lineage::Foreign).collect();
     let mut steps = steps(scene, &mine, ghosts);
+    steps.extend(trouble::steps(&scene.snapshot.devices));
     reclaim::of_report(scene, &mine, &mut steps);
     steps.extend(see_more(scene, verdict == Verdict::Inconclusive));
     steps.extend(either_s(verdict, &mine));
@@ -51,6 +53,7 @@ pub(crate) fn of_snapshot(scene: &Scene<'_>, holders: &[Holder], ghosts: &[Ghost
     let all: Vec<&Holder> =
         holders.iter().filter(|h| !matches!(h.cause, Cause::InUse | Cause::Detached | Cause::MpsServer)).collect();
     let mut steps = steps(scene, &all, ghosts);
+    steps.extend(trouble::steps(&scene.snapshot.devices));
     steps.extend(reclaim::of_orphans(scene, holders));
     steps.extend(reclaim::of_detached(scene, holders));
     let unexplained = scene.largest_excess().is_some_and(|(_, b)| b > super::cause::NOTICEABLE);

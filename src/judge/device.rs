@@ -9,7 +9,7 @@ use super::{
     sharing::shares_memory_of,
     unattributed,
 };
-use crate::model::{Bytes, Device, DeviceReport, Gap, Lineage, Process, Scope, SystemPages, Verdict};
+use crate::model::{Bytes, Device, DeviceReport, Gap, Lineage, Process, Scope, SystemPages, Trouble, Verdict};
 
 /// One device, judged.
 pub(crate) struct Judged {
@@ -295,7 +295,11 @@ fn because(
         said.push(format!("the readings may not be the driver's own: {why}"));
     }
     if device.look.memory.is_none() {
-        said.push("its memory could not be read after the command".into());
+        said.push(match device.look.trouble() {
+            Some((_, Trouble::Gone)) => "it is not there any more".into(),
+            _ if run.launch.command.is_none() => "its memory could not be read".into(),
+            _ => "its memory could not be read after the command".into(),
+        });
     } else if interval.high.is_none() {
         said.push("its memory before and after cannot be compared".into());
     }
@@ -321,7 +325,7 @@ fn because(
     if parts.moved_possible.0 > 0 {
         said.push(format!("{} seem to have moved from the command to a process of others", parts.moved_possible));
     }
-    if parts.own_bytes_unavailable {
+    if parts.own_bytes_unavailable && device.look.entries.is_some() {
         said.push("the driver does not tell how much each process holds".into());
     }
     if parts.out_of_sight && parts.used_growth.is_some_and(|g| g > 0) {

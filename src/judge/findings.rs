@@ -2,7 +2,10 @@
 
 use super::{cause::NOTICEABLE, device::Judged, entries::Keeper, run::Run, scene::Scene, unattributed};
 use crate::{
-    model::{Bytes, Cause, Device, End, Finding, FindingKind, Holder, Lineage, Scope, SettleEnd, SystemPages, Uuid},
+    model::{
+        Bytes, Cause, Device, DeviceIdentity, End, Finding, FindingKind, Holder, Lineage, Scope, SettleEnd,
+        SystemPages, Uuid,
+    },
     text,
 };
 
@@ -50,7 +53,16 @@ pub(crate) fn of_run(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged], holder
     found.extend(xids(run));
     found.extend(reused(scene));
     found.extend(out_of_sight(scene, true));
+    found.extend(new_devices(run));
     found
+}
+
+/// Devices that were not there before: there is nothing to compare them with.
+fn new_devices(run: &Run<'_>) -> Option<Finding> {
+    let new: Vec<_> = run.before.newcomers(run.after.present()).map(DeviceIdentity::label).collect();
+    let (was, whose) = if new.len() == 1 { ("was", "its") } else { ("were", "their") };
+    let text = || format!("{} {was} not there before, so nothing is said about {whose} memory.", new.join(", "));
+    (!new.is_empty()).then(|| finding(FindingKind::Note, None, None, text()))
 }
 
 /// Errors that the driver reported, each kind once a device.

@@ -24,6 +24,7 @@ mod sharing;
 #[cfg(test)]
 mod tests;
 mod torch;
+pub(crate) mod trouble;
 mod unattributed;
 mod unlisted;
 

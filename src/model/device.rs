@@ -1,6 +1,6 @@
 //! What NVML says about devices.
 
-use super::{Bytes, Gap, Uuid};
+use super::{Bytes, Gap, Trouble, Uuid};
 use serde::{Deserialize, Serialize};
 
 /// Which of NVML's memory calls answered. Readings of different calls are never compared: version 1 counts the
@@ -171,6 +171,11 @@ impl DeviceIdentity {
         }
     }
 
+    /// NVML tells its UUID, so that it can be known again.
+    pub fn has_uuid(&self) -> bool {
+        !self.uuid.0.starts_with("index-")
+    }
+
     /// How everything names the device: `GPU 0`, `MIG 0/7/0`.
     pub fn label(&self) -> String {
         label(self.index, &self.uuid, self.mig.as_ref())
@@ -244,6 +249,11 @@ impl Device {
 }
 
 impl DeviceLook {
+    /// A device of which nothing could be read; why.
+    pub fn unread(uuid: Uuid, gaps: Vec<Gap>) -> Self {
+        Self { uuid, memory: None, entries: None, list_api: None, utilization_percent: None, bar1: None, gaps }
+    }
+
     /// Puts a gap in the place of every number that cannot be.
     pub fn without_the_impossible(&mut self, label: &str) {
         let gap = |what: String| Gap::new(label, format!("{what}, which cannot be: that is no reading"));
@@ -261,6 +271,12 @@ impl DeviceLook {
             self.gaps.push(gap(format!("the driver says {} of {} of BAR1 memory in use", bar1.used, bar1.total)));
         }
         self.utilization_percent = self.utilization_percent.filter(|percent| *percent <= 100);
+    }
+
+    /// What is wrong with the device, if it could not be read for that.
+    pub fn trouble(&self) -> Option<(&Gap, Trouble)> {
+        let unread = self.memory.is_none() || self.entries.is_none();
+        self.gaps.iter().filter(|_| unread).find_map(|gap| Some((gap, gap.trouble?)))
     }
 
     /// Used memory, if it could be read.

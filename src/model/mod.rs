@@ -30,7 +30,7 @@ pub use doctor::{
     NowAndNext, RemappedRows,
 };
 pub use failure::{Failure, FailureKind};
-pub use gap::Gap;
+pub use gap::{Gap, Trouble};
 pub use ids::{BootId, ProcId, Uuid};
 pub use launch::{Command, End, Launch, Leftover, Limits, Scope, SettleEnd};
 pub use marker::{MARKER, marker_names, run_began};

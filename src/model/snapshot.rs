@@ -1,6 +1,8 @@
 //! One full look: the devices, everybody who could hold their memory, and what could not be seen.
 
-use super::{BootId, Device, DeviceFiles, Gap, ProcId, Process, Uninspected, Uuid};
+use super::{
+    BootId, Device, DeviceFiles, DeviceIdentity, DeviceLook, Gap, ProcId, Process, Trouble, Uninspected, Uuid,
+};
 use serde::{Deserialize, Serialize};
 
 /// Where the device readings come from.
@@ -106,6 +108,9 @@ pub struct Snapshot {
     pub observer: Observer,
     /// The selected devices.
     pub devices: Vec<Device>,
+    /// Those that were there too and not selected; `None`: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unselected: Option<Vec<DeviceIdentity>>,
     /// Processes with NVIDIA files open, listed ones, and (in a check) the command's tree. `None`: `/proc` was not
     /// scanned for this snapshot because nothing was left to explain.
     pub processes: Option<Vec<Process>>,
@@ -115,10 +120,45 @@ pub struct Snapshot {
     pub gaps: Vec<Gap>,
 }
 
+impl DeviceLook {
+    /// What is read of a device that was there before and is not among the `present` ones, with their gaps.
+    pub fn gone<'a>(
+        device: &DeviceIdentity,
+        mut present: impl Iterator<Item = &'a DeviceIdentity>,
+        gaps: &[Gap],
+    ) -> Self {
+        let label = device.label();
+        // A GPU whose handle the driver refuses has lost its name, too.
+        let nameless = present.any(|d| d.index == device.index && !d.has_uuid());
+        let refused = gaps.iter().find(|gap| nameless && gap.about == label).cloned();
+        let gap = refused.unwrap_or_else(|| match device.has_uuid() {
+            true => Gap::new(label, "it was there before, and the driver does not have it any more")
+                .because_of(Trouble::Gone),
+            false => Gap::new(label, "which GPU this was could not be read in the first snapshot"),
+        });
+        Self::unread(device.uuid.clone(), vec![gap])
+    }
+}
+
 impl Snapshot {
     /// The device with this UUID.
     pub fn device(&self, uuid: &Uuid) -> Option<&Device> {
         self.devices.iter().find(|d| d.identity.uuid == *uuid)
+    }
+
+    /// All devices that were there when it was taken, as far as that is known.
+    pub fn present(&self) -> impl Iterator<Item = &DeviceIdentity> {
+        self.devices.iter().map(|d| &d.identity).chain(self.unselected.iter().flatten())
+    }
+
+    /// Those of `now` that were not there then: where only some were looked at, an earlier version did not write down
+    /// the others, and then nobody knows.
+    pub fn newcomers<'a>(
+        &self,
+        now: impl Iterator<Item = &'a DeviceIdentity>,
+    ) -> impl Iterator<Item = &'a DeviceIdentity> {
+        let then = |d: &DeviceIdentity| self.present().any(|known| known.uuid == d.uuid);
+        now.filter(move |d| self.unselected.is_some() && d.has_uuid() && !then(d))
     }
 
     /// The processes that were scanned (empty where none were).

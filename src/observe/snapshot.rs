@@ -2,7 +2,7 @@
 
 use super::{driver::Inventory, proc::Scan};
 use crate::{
-    model::{BootId, Device, DeviceLook, Gap, Look, Observer, Process, Snapshot, Uuid, schema},
+    model::{BootId, Device, DeviceIdentity, DeviceLook, Gap, Look, Observer, Process, Snapshot, Uuid, schema},
     text,
 };
 
@@ -37,9 +37,11 @@ pub fn assemble(parts: SnapshotParts<'_>) -> Snapshot {
             look: look
                 .and_then(|l| l.devices.iter().find(|d| d.uuid == identity.uuid))
                 .cloned()
-                .unwrap_or_else(|| unread(identity.uuid.clone())),
+                .unwrap_or_else(|| DeviceLook::unread(identity.uuid.clone(), Vec::new())),
         })
         .collect();
+    let not_selected = |d: &&DeviceIdentity| !selected.contains(&d.uuid);
+    let unselected = inventory.map(|inventory| inventory.devices.iter().filter(not_selected).cloned().collect());
     gaps.extend(inventory.iter().flat_map(|inventory| inventory.gaps.iter().cloned()));
     let mut uninspected = Vec::new();
     let processes = scan.map(|scan| {
@@ -67,6 +69,7 @@ pub fn assemble(parts: SnapshotParts<'_>) -> Snapshot {
         driver: inventory.map(|inventory| inventory.driver.clone()),
         observer,
         devices,
+        unselected,
         processes,
         uninspected,
         gaps,
@@ -81,18 +84,5 @@ fn make_safe(process: &mut Process) {
     let ancestors = process.ancestors.iter_mut().map(|a| &mut a.comm);
     for text in one.into_iter().flatten().chain(&mut process.shared_mappings).chain(ancestors) {
         *text = text::clean(text);
-    }
-}
-
-/// A device that was not read: everything about it is unknown.
-fn unread(uuid: Uuid) -> DeviceLook {
-    DeviceLook {
-        uuid,
-        memory: None,
-        entries: None,
-        list_api: None,
-        utilization_percent: None,
-        bar1: None,
-        gaps: Vec::new(),
     }
 }

@@ -55,6 +55,7 @@ const OURS: &[&str] = &[
     "sent",
     "level",
     "check",
+    "trouble",
 ];
 
 /// Hides them in a run's observation and report.

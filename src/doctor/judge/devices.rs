@@ -3,9 +3,10 @@
 use super::Lines;
 use crate::{
     doctor::facts::Facts,
+    judge::trouble,
     model::{
-        Addressing, ComputeMode, ConfCompute, ConfEnvironment, DeviceFacts, DeviceIdentity, DeviceLook, MemoryApi,
-        SystemPages,
+        Addressing, ComputeMode, ConfCompute, ConfEnvironment, DeviceFacts, DeviceIdentity, DeviceLook, Gap, MemoryApi,
+        SystemPages, Trouble,
     },
 };
 
@@ -36,7 +37,10 @@ pub(super) fn judge(facts: &Facts, lines: &mut Lines) {
         if let Ok(look) = &seen.look
             && let Some(read) = look.devices.iter().find(|d| d.uuid == device.uuid)
         {
-            memory(device, read, lines);
+            match read.trouble() {
+                Some((gap, trouble)) => in_trouble(device, gap, trouble, lines),
+                None => memory(device, read, lines),
+            }
         }
     }
     if let Err(failure) = &seen.look {
@@ -131,7 +135,8 @@ fn settings(device: &DeviceFacts, instances: usize, facts: &Facts, lines: &mut L
         None => {}
     }
     repairs(device, &gpu, lines);
-    for gap in &device.gaps {
+    // What is wrong with the device as a whole is said once.
+    for gap in device.gaps.iter().filter(|gap| gap.trouble.is_none()) {
         lines.hidden("device", gap.to_string());
     }
 }
@@ -241,6 +246,12 @@ fn repairs(device: &DeviceFacts, gpu: &str, lines: &mut Lines) {
         }
         None => {}
     }
+}
+
+fn in_trouble(device: &DeviceIdentity, gap: &Gap, trouble: Trouble, lines: &mut Lines) {
+    let cure = trouble::step(device, trouble);
+    let text = format!("{gap}; {}. Until then `-i` leaves it out", cure.why);
+    lines.fail("device", text, cure.command.unwrap_or_default());
 }
 
 fn memory(identity: &DeviceIdentity, device: &DeviceLook, lines: &mut Lines) {

@@ -3,7 +3,7 @@
 use super::Lines;
 use crate::{
     doctor::facts::Facts,
-    model::{DriverSource, StatusReport},
+    model::{DriverSource, StatusReport, Uuid},
     observe::driver::{Failure, FailureKind},
 };
 use std::path::Path;
@@ -27,7 +27,13 @@ pub(super) fn judge(facts: &Facts, lines: &mut Lines) {
             let nvml = driver.nvml_version.as_deref().unwrap_or("of an unknown version");
             lines.ok("driver.nvml", format!("NVML is {nvml}"));
             kernel(facts, driver.driver_version.as_deref(), lines);
-            for gap in &seen.inventory.gaps {
+            // A device that cannot be read is said with its device.
+            let in_trouble = |label: &str| {
+                let of_it = |uuid: &Uuid| seen.inventory.devices.iter().any(|d| d.uuid == *uuid && d.label() == label);
+                let looks = seen.look.iter().flat_map(|look| &look.devices);
+                looks.filter(|look| of_it(&look.uuid)).any(|look| look.trouble().is_some())
+            };
+            for gap in seen.inventory.gaps.iter().filter(|gap| !in_trouble(&gap.about)) {
                 lines.hidden("driver.device", gap.to_string());
             }
         }

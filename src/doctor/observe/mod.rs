@@ -7,10 +7,13 @@ mod mps;
 pub mod python;
 
 use super::facts::{DriverSeen, Facts, Kernel, Python};
-use crate::observe::{
-    driver::{Blocking, Failure, Options},
-    proc::ProcReader,
-    session::{self, SessionOptions},
+use crate::{
+    model::DeviceIdentity,
+    observe::{
+        driver::{Blocking, Failure, Options},
+        proc::ProcReader,
+        session::{self, SessionOptions},
+    },
 };
 use std::{collections::BTreeMap, fs, path::PathBuf, time::Duration};
 
@@ -71,17 +74,23 @@ fn open(
     options: &SessionOptions,
     slow: impl FnOnce(),
 ) -> anyhow::Result<Result<DriverSeen, Failure>> {
-    let inventory = match blocking.inventory(A_WORD_AFTER, slow) {
+    let mut inventory = match blocking.inventory(A_WORD_AFTER, slow) {
         Ok(inventory) => inventory,
         Err(failure) => return Ok(Err(failure)),
     };
-    let look = blocking.look(&[]);
+    let mut look = blocking.look(&[]);
     let mut facts = blocking.facts();
     // Whole GPUs count for CUDA_VISIBLE_DEVICES, so the selection narrows only what is said about each.
     let selected = options.selection.resolve(&inventory)?;
     if let Ok(facts) = &mut facts {
         facts.devices.retain(|device| selected.contains(&device.uuid));
     }
+    if let Ok(look) = &mut look {
+        look.devices.retain(|device| selected.contains(&device.uuid));
+    }
+    let others = inventory.devices.iter().filter(|device| !selected.contains(&device.uuid));
+    let others: Vec<_> = others.map(DeviceIdentity::label).collect();
+    inventory.gaps.retain(|gap| !others.contains(&gap.about));
     Ok(Ok(DriverSeen { inventory, look, facts }))
 }
 

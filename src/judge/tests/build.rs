@@ -129,6 +129,7 @@ pub(in crate::judge) fn snapshot(look: DeviceLook, processes: Vec<Process>) -> S
             },
             look,
         }],
+        unselected: None,
         processes: Some(processes),
         uninspected: Vec::new(),
         gaps: Vec::new(),

@@ -2,6 +2,7 @@
 //! drivers newer than this file return numbers that it does not know.
 
 use super::{Failure, FailureKind, library};
+use crate::model::Trouble;
 use nvml_wrapper::error::NvmlError;
 
 /// A return code other than 0.
@@ -20,6 +21,16 @@ impl Code {
     pub(super) const ARGUMENT_VERSION_MISMATCH: Self = Self(25);
     pub(super) const GPU_NOT_FOUND: Self = Self(28);
     pub(super) const UNKNOWN: Self = Self(999);
+
+    /// What it says about a device that answers it instead of its memory, its processes or its handle.
+    pub(super) fn trouble(self) -> Option<Trouble> {
+        match self.0 {
+            15 => Some(Trouble::Lost),
+            16 => Some(Trouble::ResetRequired),
+            999 => Some(Trouble::Failing),
+            _ => None,
+        }
+    }
 
     /// The driver does not know this version of the call: an older one may do.
     pub(super) fn is_missing_call(self) -> bool {

@@ -14,7 +14,8 @@ use super::{
     slot::Slot,
 };
 use crate::model::{
-    ConfCompute, DeviceEvent, DeviceIdentity, DriverFacts, DriverInfo, DriverSource, Gap, Look, MigIdentity, Uuid,
+    ConfCompute, DeviceEvent, DeviceIdentity, DriverFacts, DriverInfo, DriverSource, Gap, Look, MigIdentity, Trouble,
+    Uuid,
 };
 use nvml_wrapper::{Device, Nvml as Library, error::NvmlError};
 use std::{
@@ -187,7 +188,8 @@ fn open_all(library: &'static Library, symbols: Symbols, count: u32, patience: D
 /// A GPU that could not be opened in time.
 fn hanging(symbols: Symbols, index: u32, patience: Duration) -> Slot {
     let identity = unnamed(index);
-    let gap = Gap::new(identity.label(), format!("opening the device: {}", calls::no_answer(index, patience)));
+    let reason = format!("opening the device: {}", calls::no_answer(index, patience));
+    let gap = Gap::new(identity.label(), reason).because_of(Trouble::Hanging);
     Slot::new(symbols, identity, Err(gap))
 }
 
@@ -198,7 +200,8 @@ fn open_gpu(library: &'static Library, symbols: Symbols, index: u32) -> Vec<Slot
         Ok(device) => device,
         Err(e) => {
             let identity = unnamed(index);
-            let gap = Gap::new(identity.label(), format!("opening the device: {}", Code::from(&e)));
+            let code = Code::from(&e);
+            let gap = Gap::new(identity.label(), format!("opening the device: {code}")).because_of(code.trouble());
             return vec![Slot::new(symbols, identity, Err(gap))];
         }
     };
@@ -212,7 +215,11 @@ fn open_gpu(library: &'static Library, symbols: Symbols, index: u32) -> Vec<Slot
     let mut nameless = None;
     match device.uuid() {
         Ok(uuid) => identity.uuid = Uuid(uuid),
-        Err(e) => nameless = Some(Gap::new(identity.label(), format!("reading its UUID: {}", Code::from(&e)))),
+        Err(e) => {
+            let code = Code::from(&e);
+            let gap = Gap::new(identity.label(), format!("reading its UUID: {code}"));
+            nameless = Some(gap.because_of(code.trouble()));
+        }
     }
     about_to(Call::Addressing, Some(index));
     // Both calls are younger than most drivers; where they are missing nothing is known, and nothing is missing.

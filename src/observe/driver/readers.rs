@@ -10,7 +10,7 @@ use super::{
     calls::{self, done},
     slot::Slot,
 };
-use crate::model::{DeviceLook, Uuid};
+use crate::model::{DeviceLook, Trouble, Uuid};
 use std::{
     collections::VecDeque,
     sync::{
@@ -202,6 +202,7 @@ impl Readers {
                 for gap in &mut unread.gaps {
                     gap.reason =
                         format!("reading it: {}; it is left out until it does", calls::no_answer(index, patience));
+                    gap.trouble = Some(Trouble::Hanging);
                 }
                 *said = Some(unread);
             }

@@ -92,7 +92,9 @@ impl Slot {
                 "it shares the machine's memory and tells no amounts of its own (not supported on this device); what each \
                  process holds is known from the process list alone",
             )),
-            Err(code) => gaps.push(Gap::new(self.identity.label(), format!("reading the memory: {code}"))),
+            Err(code) => gaps.push(
+                Gap::new(self.identity.label(), format!("reading the memory: {code}")).because_of(code.trouble()),
+            ),
             Ok(_) => {}
         }
         // A hint on who is idle, no more: where it is not known nothing is missing.
@@ -126,15 +128,7 @@ impl Slot {
     }
 
     fn result(&self, memory: Option<Memory>, entries: Option<Vec<Entry>>, gaps: Vec<Gap>) -> DeviceLook {
-        DeviceLook {
-            uuid: self.identity.uuid.clone(),
-            memory,
-            entries,
-            list_api: None,
-            utilization_percent: None,
-            bar1: None,
-            gaps,
-        }
+        DeviceLook { memory, entries, ..DeviceLook::unread(self.identity.uuid.clone(), gaps) }
     }
 }
 
@@ -193,6 +187,7 @@ fn lists(
             Err(ListError::Code(code)) if code == Code::NOT_SUPPORTED || code.is_missing_call() => {}
             Err(e) => {
                 compute_failed |= kind == ListKind::Compute;
+                let trouble = if let ListError::Code(code) = e { code.trouble() } else { None };
                 let reason = match e {
                     ListError::Code(Code::NO_PERMISSION) if identity.mig_parent => {
                         "it is split into MIG instances, and we may not read its own process lists (`sudo gpuresid` may); \
@@ -201,7 +196,7 @@ fn lists(
                     }
                     e => format!("reading the {name} process list: {e}"),
                 };
-                let gap = Gap::new(identity.label(), reason);
+                let gap = Gap::new(identity.label(), reason).because_of(trouble);
                 if !gaps.contains(&gap) {
                     gaps.push(gap);
                 }
