@@ -92,7 +92,7 @@ const OF_COMMANDS: [(&str, &[Row]); 9] = [
         &[
             ("0", Some("all memory came back, or it was only planned")),
             ("121", Some("memory remains; the next step is printed")),
-            ("122", Some("what came back could not be seen well enough")),
+            ("122", Some("what came back could not be seen well enough, or no process of the --job is here")),
             ("125", Some("gpuresid could not do it, or refused to")),
         ],
     ),

@@ -120,8 +120,7 @@ fn where_nobody_is_to_end_it_says_so() {
     };
     rig.check(&format!("--report {report}"), "alloc 0 1GiB exit 0").expect_code(0);
     for (options, words) in [
-        ("--job 1234".to_owned(), "nobody to end: no process of job 1234 is seen here".to_owned()),
-        ("--orphans".into(), "nobody to end: no process is proven to have outlived its run".into()),
+        ("--orphans".to_owned(), "nobody to end: no process is proven to have outlived its run".to_owned()),
         (
             "--orphans --older-than 10m".into(),
             "nobody to end: no process that was started at least 10m ago is proven to have outlived its run".into(),
@@ -283,7 +282,7 @@ fn a_job_is_known_by_its_control_group() {
     let _other = rig.start("alloc 0 1GiB ready other hold");
     let (member, other) = (rig.wait_for("member"), rig.wait_for("other"));
     group.add(member);
-    rig.run("reclaim --job 78 --yes").expect_code(0);
+    rig.run("reclaim --job 78 --yes").expect_code(122);
     assert!(alive(member));
     let end = rig.run("reclaim --job 77 --yes --json");
     assert_eq!(step(&end.expect_code(0).json(), member)["outcome"], "ended");
@@ -295,6 +294,46 @@ fn a_job_is_known_by_its_control_group() {
     let stray = rig.wait_for("stray");
     rig.run("reclaim --job 77 --yes").expect_code(0);
     assert!(!alive(stray) && alive(other));
+}
+
+#[test]
+fn a_job_that_is_not_here_is_no_success_but_to_its_own_hook() {
+    let rig = Rig::new();
+    let missed = rig.run("reclaim --job 1234 --yes");
+    let words =
+        "reclaim: nobody to end: no process of job 1234 is seen here: it has ended, or it runs on another machine\n";
+    assert!(missed.expect_code(122).stdout.starts_with(words), "{}", missed.stdout);
+    // As in an epilog: the job has left nobody.
+    let mut hook = rig.gpuresid(["reclaim", "--job", "1234", "--yes"]);
+    hook.env("SLURM_JOB_ID", "1234");
+    let hook = rig.launch(hook).wait();
+    let words = "reclaim: nobody to end: no process of job 1234 has a GPU open\n";
+    assert!(hook.expect_code(0).stdout.starts_with(words), "{}", hook.stdout);
+}
+
+#[test]
+fn a_task_of_an_array_is_told_its_number() {
+    let rig = Rig::new();
+    let start = |name: &str, task: &str, job: &str| {
+        let mut command = rig.beside(&rig.program(&format!("alloc 0 1GiB ready {name} hold")));
+        command.env("SLURM_ARRAY_JOB_ID", "104").env("SLURM_ARRAY_TASK_ID", task).env("SLURM_JOB_ID", job);
+        (rig.launch(command), rig.wait_for(name))
+    };
+    // The last task of an array has the number of the whole.
+    let ((_two, two), (_last, last)) = (start("two", "2", "106"), start("last", "3", "104"));
+    let named = rig.run("reclaim --job 104_2 --yes");
+    let text = &named.expect_code(125).stderr;
+    assert!(text.contains("104_2 is a task of an array, and Slurm gives each a job number of its own"), "{text}");
+    assert!(text.contains(&format!("PID {two} (")) && text.ends_with("gpuresid reclaim --job 106\n"), "{text}");
+    assert!(alive(two) && alive(last));
+    let unknown = rig.run("reclaim --job 104_9");
+    assert!(unknown.expect_code(125).stderr.contains("squeue -h -j 104_9 -o %A"), "{}", unknown.stderr);
+    let plan = rig.run("reclaim --job 106 --yes --json").expect_code(0).json();
+    assert_eq!((&plan["steps"][0]["pid"], plan["steps"].as_array().unwrap().len()), (&two.into(), 1));
+    // The number of the whole ends the one task that has it, and none of the others.
+    let (_two, two) = start("again", "2", "107");
+    rig.run("reclaim --job 104 --yes").expect_code(0);
+    assert!(!alive(last) && alive(two));
 }
 
 /// A control group of a hierarchy that this machine lets us use; removed with the value.
@@ -424,6 +463,67 @@ fn a_worker_alone_is_started_again_and_that_is_said() {
     let report = all_back(&rig, &end);
     assert_eq!(report["steps"][0]["role"], "supervisor", "{report:#}");
     assert!(!agent.is_running());
+}
+
+#[test]
+fn who_may_start_it_again_is_named_before_and_looked_for_afterwards() {
+    let rig = Rig::new();
+    let mut nanny = rig.start("nanny 1 { alloc 0 1GiB ready worker hold }");
+    let worker = rig.wait_for("worker");
+    let first = format!("reclaim --pid {worker} --pid {}", nanny.pid());
+    let plan = rig.run(&format!("reclaim --pid {worker}"));
+    let text = plan.expect_code(0).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains(&format!("PID {} (", nanny.pid())), "{text}");
+    assert!(text.contains("started it, lives, and may start it again. To end that first: gpuresid"), "{text}");
+    assert!(text.contains(&first), "{text}");
+    // All is back at once, and a second later it is not.
+    let end = rig.run(&format!("reclaim --pid {worker} --yes --json"));
+    let report = end.expect_code(121).json();
+    assert_eq!((&step(&report, worker)["outcome"], rig.used(0) > 1024 * MIB), (&"ended".into(), true));
+    assert_eq!(step(&report, worker)["restarter"]["pid"], nanny.pid());
+    assert!(end.stderr.contains("may start it again"), "{}", end.stderr);
+    let advice = report["advice"][0].clone();
+    assert!(advice["why"].as_str().unwrap().contains("has started it again, as PID"), "{advice}");
+    let command = advice["command"].as_str().unwrap().strip_prefix("gpuresid ").unwrap();
+    all_back(&rig, &rig.run(&format!("{command} --yes --json")));
+    assert!(!nanny.is_running());
+}
+
+#[test]
+fn a_parent_that_starts_nobody_again_is_no_trouble() {
+    let rig = Rig::new();
+    let block = "alloc 0 1GiB ready one hold";
+    let mut parent = rig.start(&format!("spawn {{ {block} }} wait-file one sleep 0.1 spawn {{ {block} }} hold"));
+    let one = rig.wait_for("one");
+    // Its brother has the same command line, and was there before.
+    wait_until("its brother", || rig.used(0) > 2048 * MIB);
+    let end = rig.run(&format!("reclaim --pid {one} --yes --json"));
+    assert_eq!(step(&end.expect_code(0).json(), one)["restarter"]["pid"], parent.pid());
+    assert!(parent.is_running() && rig.used(0) > 1024 * MIB);
+}
+
+#[test]
+fn a_server_of_mps_is_not_ended_under_its_clients() {
+    let rig = Rig::new();
+    let daemon = "rename nvidia-cuda-mps fork { rename nvidia-cuda-mps context 0 ready server hold } hold";
+    let mut daemon = rig.beside(&rig.program(daemon));
+    daemon.env("CUDA_MPS_PIPE_DIRECTORY", "/run/mps-7");
+    let mut daemon = rig.launch(daemon);
+    let server_pid = rig.wait_for("server");
+    let client = rig.start("alloc 0 1GiB lists 0 compute,mps ready client hold");
+    let client_pid = rig.wait_for("client");
+    for yes in ["", " --yes"] {
+        let refused = rig.run(&format!("reclaim --pid {server_pid}{yes}"));
+        let text = &refused.expect_code(125).stderr;
+        assert!(text.contains(&format!("through it PID {client_pid} (")) && text.contains("would lose it"), "{text}");
+        let quit = "echo quit | CUDA_MPS_PIPE_DIRECTORY=/run/mps-7 nvidia-cuda-mps-control";
+        assert!(text.contains(quit) && text.contains(&format!("--pid {server_pid} --pid {client_pid}")), "{text}");
+    }
+    assert!(alive(server_pid) && alive(client_pid));
+    let end = rig.run(&format!("reclaim --pid {server_pid} --pid {client_pid} --yes --json"));
+    all_back(&rig, &end);
+    assert!(daemon.is_running() && !alive(server_pid) && !alive(client_pid));
+    drop(client);
 }
 
 /// A launcher in Python by the name of torchrun; `on_term` is what it does when it is asked to end.

@@ -60,6 +60,7 @@ impl Before {
 impl Hands<'_> {
     /// Does it; what became of each step is written into it. Workers that a supervisor started meanwhile are added.
     pub fn carry_out(&self, plan: &mut Plan) {
+        plan.began = ticks_now();
         let first: Vec<usize> = places(plan, true);
         let supervised: BTreeSet<ProcId> =
             plan.steps.iter().filter(|s| s.shown.role == Role::Supervisor).map(|s| s.target.id).collect();
@@ -252,6 +253,7 @@ impl Hands<'_> {
                 signals: vec!["TERM".into()],
                 gives_back: Vec::new(),
                 disturbs: "whoever still uses it".into(),
+                restarter: None,
                 sent: Vec::new(),
                 outcome: None,
                 outcome_why: None,

@@ -3,10 +3,12 @@
 //! [`signal`] is the one place that sends a signal, [`guard`] knows who never gets one. `reclaim` goes through
 //! [`targets`] (whom the user means, from a report that nobody has to believe, by number, by proof or by job), [`plan`]
 //! (who, in which order, with which signal, for how much; nothing happens yet), [`carry_out`] and [`verify`]. [`lock`]
-//! keeps two of them apart.
+//! keeps two of them apart; [`again`] knows who would start a process again, [`job`] how a job of Slurm is named.
 
+pub mod again;
 pub mod carry_out;
 pub mod guard;
+pub mod job;
 pub mod lock;
 pub mod plan;
 pub mod report_file;

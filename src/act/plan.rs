@@ -2,12 +2,17 @@
 //! changes nothing, and what it says is checked again at the moment of each signal.
 
 use super::{
+    again,
     signal::{Grounds, Target},
     targets::{Claim, Targets, World, command, leave},
 };
 use crate::{
     error::hinted,
-    model::{Bytes, Gap, LeftAlone, ProcId, Process, ProcessState, ReclaimDevice, ReclaimStep, Role, Snapshot, Uuid},
+    judge::mps,
+    model::{
+        Bytes, Cause, Gap, LeftAlone, ProcId, Process, ProcessState, ReclaimDevice, ReclaimStep, Role, Snapshot, Uuid,
+    },
+    text,
 };
 use std::{collections::BTreeSet, time::Duration};
 
@@ -46,6 +51,8 @@ pub struct Plan {
     pub left_alone: Vec<LeftAlone>,
     /// What should come back where.
     pub devices: Vec<ReclaimDevice>,
+    /// When carrying it out began, in clock ticks since boot.
+    pub began: Option<u64>,
 }
 
 /// Why a look is too poor to act on; empty: it is good enough.
@@ -81,9 +88,10 @@ pub fn plan(targets: &Targets, world: &World<'_>, allowed: Allowed) -> anyhow::R
     let mut plan = Plan { left_alone: found.left_alone, ..Plan::default() };
     let (holders, rest): (Vec<Claim>, Vec<Claim>) =
         found.claims.into_iter().partition(|c| c.process.can_hold_memory() != Some(false));
+    let named: BTreeSet<u32> = holders.iter().map(|c| c.process.id.pid).collect();
     let mut admitted = Vec::new();
     for claim in holders {
-        match admit(world, &claim.process, allowed) {
+        match admit(world, &claim.process, allowed, &named) {
             Ok(()) => admitted.push(claim),
             Err(no) if targets.by_number() => return Err(no.error(&claim.process)),
             // Whoever named us or PID 1 as a leftover has made that up.
@@ -139,6 +147,11 @@ pub fn plan(targets: &Targets, world: &World<'_>, allowed: Allowed) -> anyhow::R
         (!s.first, if s.first { s.ancestors.len() } else { 0 }, std::cmp::Reverse(held), s.shown.pid)
     });
     plan.steps.extend(steps);
+    let planned: BTreeSet<ProcId> = plan.steps.iter().map(|s| s.target.id).collect();
+    for step in plan.steps.iter_mut().filter(|s| s.shown.role == Role::Holder) {
+        let process = world.examine(step.target.id.pid)?.filter(|p| p.id == step.target.id);
+        step.shown.restarter = process.and_then(|process| again::restarter(world, &process, &planned));
+    }
     plan.devices = devices(world, &plan.steps);
     Ok(plan)
 }
@@ -163,7 +176,7 @@ impl No {
     }
 }
 
-fn admit(world: &World<'_>, process: &Process, allowed: Allowed) -> Result<(), No> {
+fn admit(world: &World<'_>, process: &Process, allowed: Allowed, named: &BTreeSet<u32>) -> Result<(), No> {
     if let Err(never) = world.guard.never_us(process.id) {
         return Err(No {
             absurd: true,
@@ -196,10 +209,37 @@ fn admit(world: &World<'_>, process: &Process, allowed: Allowed) -> Result<(), N
             format!("look with more rights: sudo gpuresid reclaim --all-users --pid {pid}"),
         ));
     }
+    if let Some(no) = serves(world, process, named) {
+        return Err(no);
+    }
     if process.dying {
         return Err(No::new("it is on its way out, nothing needs to be ended", "look again in a moment: gpuresid"));
     }
     Ok(())
+}
+
+/// A server of the multi-process service takes its clients' GPU with it: these are to be named too.
+fn serves(world: &World<'_>, process: &Process, named: &BTreeSet<u32>) -> Option<No> {
+    world.holder(process.id).filter(|holder| holder.cause == Cause::MpsServer)?;
+    let mut clients = mps::clients(world.snapshot, process);
+    clients.retain(|pid| !named.contains(pid));
+    let words = |pid: &u32| {
+        let shown = world.snapshot.process(*pid).map(|p| format!(" ({})", text::shorten(&command(p), 60)));
+        format!("PID {pid}{}", shown.unwrap_or_default())
+    };
+    let (last, pids) = (clients.pop()?, clients);
+    let who: Vec<String> = pids.iter().chain([&last]).map(words).collect();
+    let all: Vec<String> = pids.iter().chain([&last]).map(|pid| format!(" --pid {pid}")).collect();
+    Some(No::new(
+        format!("through it {} uses the GPU, and would lose it", who.join(", ")),
+        format!(
+            "once that is no loss, quit the service as the user who started it: {}; or end its clients with it: gpuresid \
+             reclaim --pid {}{}",
+            mps::quit_of(process),
+            process.id.pid,
+            all.concat()
+        ),
+    ))
 }
 
 /// Ancestors that would start a holder again, the uppermost first.
@@ -266,6 +306,7 @@ fn step(world: &World<'_>, process: Process, role: Role, why: Vec<String>, allow
         signals,
         gives_back: holder.map(|h| h.devices.clone()).unwrap_or_default(),
         disturbs: disturbs(world, &process, role),
+        restarter: None,
         sent: Vec::new(),
         outcome: None,
         outcome_why: None,
@@ -289,14 +330,19 @@ fn disturbs(world: &World<'_>, process: &Process, role: Role) -> String {
         .reader
         .descendants(process.id.pid)
         .iter()
-        .map(|p| format!("{} ({})", p.id, crate::text::clean(&p.comm)))
+        .map(|p| format!("{} ({})", p.id, text::clean(&p.comm)))
         .collect();
+    let serves = world.holder(process.id).is_some_and(|holder| holder.cause == Cause::MpsServer);
     let itself = match role {
-        Role::Supervisor => "everything that it supervises",
-        Role::Holder => "whoever still uses it",
+        Role::Supervisor => "everything that it supervises".to_owned(),
+        Role::Holder if serves => format!(
+            "nobody else now; its control daemon starts another server for the next client. To be rid of both: {}",
+            mps::quit_of(process)
+        ),
+        Role::Holder => "whoever still uses it".to_owned(),
     };
     match below.len() {
-        0 => itself.into(),
+        0 => itself,
         1..=6 => format!("{itself}; below it run {}", below.join(", ")),
         n => format!("{itself}; {n} processes run below it"),
     }

@@ -1,9 +1,9 @@
 //! Whom the user means, in the four ways of saying it, and by which proof each of them may be meant. Nothing is decided
 //! by a name here, and nothing is done.
 
-use super::{guard::Guard, report_file::ReportFile};
+use super::{guard::Guard, job::Job, report_file::ReportFile};
 use crate::{
-    judge::{is_agent, may_be_left_to_its_parent, place_of, proof_by_marker},
+    judge::{is_agent, may_be_left_to_its_parent, proof_by_marker},
     model::{BootId, Cause, Holder, LeftAlone, Observer, ProcId, Process, Snapshot, StatusReport, marker_names},
     observe::{marker, proc::ProcReader},
     text,
@@ -64,7 +64,7 @@ pub enum Targets {
         older_than: Option<Duration>,
     },
     /// Everybody of a Slurm job.
-    Job(String),
+    Job(Job),
 }
 
 /// A process that may be ended, for this reason.
@@ -118,9 +118,14 @@ impl Targets {
                 "no process that was started at least {} ago is proven to have outlived its run",
                 humantime::format_duration(*least)
             ),
-            Self::Job(job) => format!("no process of job {} is seen here", text::clean(job)),
+            Self::Job(job) => job.nobody(observer),
         };
         format!("nobody to end: {why}")
+    }
+
+    /// That nobody was found is no success: what was named is not here.
+    pub fn is_missed(&self, observer: &Observer) -> bool {
+        matches!(self, Self::Job(job) if !job.is_ours(observer))
     }
 
     pub(super) fn find(&self, world: &World<'_>) -> anyhow::Result<Found> {
@@ -128,7 +133,7 @@ impl Targets {
             Self::Pids(pids) => named(world, pids),
             Self::Report(report) => Ok(of_report(world, report)),
             Self::Orphans { older_than } => orphans(world, *older_than),
-            Self::Job(job) => of_job(world, job),
+            Self::Job(job) => job.members(world),
         }
     }
 
@@ -147,7 +152,7 @@ impl Targets {
                     format!("it carries the marker of the same ended run, and PID {} runs below it", holder.id.pid)
                 })
             }
-            Self::Job(job) => (is_of_job(ancestor, job) && ancestor.comm != "slurmstepd")
+            Self::Job(job) => (job.has(ancestor) && ancestor.comm != "slurmstepd")
                 .then(|| format!("it is of the same job, and PID {} runs below it", holder.id.pid)),
         }
     }
@@ -286,21 +291,4 @@ fn run_ended(world: &World<'_>, holder: &Holder, process: &Process) -> Result<Ve
         Cause::Draining => Err(Some("it is on its way out, nothing needs to be ended".into())),
         _ => Err(None),
     }
-}
-
-fn of_job(world: &World<'_>, job: &str) -> anyhow::Result<Found> {
-    let mut found = Found::default();
-    for process in world.snapshot.scanned().iter().filter(|p| is_of_job(p, job)) {
-        if let Some(process) = world.examine(process.id.pid)?.filter(|p| p.id == process.id) {
-            let by_environment =
-                place_of(&process).and_then(|place| place.slurm).is_some_and(|slurm| slurm.by_environment);
-            let what = if by_environment { "its environment names" } else { "it stands in the control group of" };
-            found.claims.push(Claim { process, why: vec![format!("{what} job {job}")] });
-        }
-    }
-    Ok(found)
-}
-
-fn is_of_job(process: &Process, job: &str) -> bool {
-    place_of(process).and_then(|place| place.slurm).is_some_and(|slurm| slurm.job == job)
 }

@@ -1,7 +1,7 @@
 //! Did the bytes come back? Compared device by device with what the plan promised, by the entries of those who were to
 //! give it back, so that neighbours who grow or shrink meanwhile neither hide nor feign anything.
 
-use super::plan::Plan;
+use super::{again, plan::Plan};
 use crate::{
     model::{Advice, Bytes, Cause, DeviceStatus, ProcId, ReclaimStep, Role, Snapshot, StatusReport, StepOutcome, Uuid},
     observe::proc::ProcReader,
@@ -30,6 +30,8 @@ pub struct Verified {
     pub awaited: bool,
     /// A device could not be read.
     pub blind: bool,
+    /// Nobody has been started again yet, and somebody lives who may do it.
+    pub may_be_started_again: bool,
     /// What to do next.
     pub advice: Vec<Advice>,
 }
@@ -40,7 +42,7 @@ pub fn verify(plan: &mut Plan, before: Looked<'_>, after: Looked<'_>, reader: &P
     let related = related(plan, before.status, |_| true);
     let living = |step: &ReclaimStep| matches!(step.outcome, Some(StepOutcome::Lives | StepOutcome::Refused));
     let kept_by = self::related(plan, before.status, living);
-    let again = started_again(plan, reader);
+    let again = again::started(plan, reader);
     let handles = plan.steps.iter().any(|s| s.shown.cause == Some(Cause::ExportedHandle));
     for device in &mut plan.devices {
         let listed_for = |pids: &BTreeSet<u32>, looked: Looked<'_>| {
@@ -89,6 +91,7 @@ pub fn verify(plan: &mut Plan, before: Looked<'_>, after: Looked<'_>, reader: &P
     let lives = |s: &ReclaimStep| matches!(s.outcome, Some(StepOutcome::Lives));
     let refused = |s: &ReclaimStep| matches!(s.outcome, Some(StepOutcome::Refused)) && s.role == Role::Holder;
     verified.remains |= plan.steps.iter().any(|s| lives(&s.shown) || refused(&s.shown)) || !again.is_empty();
+    verified.may_be_started_again = again.is_empty() && again::is_to_be_watched(plan, reader);
     advise(plan, after, &again, &related, &mut verified);
     verified
 }
@@ -129,25 +132,6 @@ fn moved(uuid: &Uuid, before: Looked<'_>, after: Looked<'_>, related: &BTreeSet<
         .collect()
 }
 
-/// Processes that a living parent started in the place of one that was ended: who, and by whom.
-fn started_again(plan: &Plan, reader: &ProcReader) -> Vec<(ProcId, ProcId)> {
-    let known: BTreeSet<ProcId> = plan.steps.iter().map(|s| s.target.id).collect();
-    let mut again = Vec::new();
-    for step in
-        plan.steps.iter().filter(|s| matches!(s.shown.outcome, Some(StepOutcome::Ended | StepOutcome::GoneBefore)))
-    {
-        let Some(parent) = step.ancestors.first().filter(|p| p.pid > 1 && !step.argv.is_empty()) else { continue };
-        for process in reader.descendants(parent.pid) {
-            let same_place = process.ancestors.first().is_some_and(|p| p.id == *parent);
-            let younger = process.id.start_ticks > step.target.id.start_ticks && !known.contains(&process.id);
-            if same_place && younger && process.argv == step.argv && !again.contains(&(process.id, *parent)) {
-                again.push((process.id, *parent));
-            }
-        }
-    }
-    again
-}
-
 fn advise(
     plan: &Plan,
     after: Looked<'_>,
@@ -158,9 +142,13 @@ fn advise(
     let nobody = "nobody: without --yes nothing is ended";
     let advice = &mut verified.advice;
     for (new, parent) in again {
+        let restarter = plan.steps.iter().filter_map(|s| s.shown.restarter.as_ref()).find(|r| r.pid == parent.pid);
+        let unit = restarter.filter(|r| r.unit.is_some());
+        let first =
+            unit.map_or_else(|| format!("gpuresid reclaim --pid {new} --pid {parent}"), |r| r.end_first(new.pid));
         advice.push(Advice {
-            command: Some(format!("gpuresid reclaim --pid {new} --pid {parent}")),
-            why: format!("PID {parent} has started it again, as PID {new}: this plans to end PID {parent} first"),
+            command: Some(first),
+            why: format!("PID {parent} has started it again, as PID {new}: this ends PID {parent} first"),
             disturbs: nobody.into(),
         });
     }

@@ -3,8 +3,10 @@
 use super::{driver_is_slow, session_options, stdout, to_paste};
 use crate::{
     act::{
+        again,
         carry_out::Hands,
         guard::Guard,
+        job::Job,
         lock::Lock,
         plan::{self, Allowed, Plan},
         report_file::ReportFile,
@@ -24,6 +26,7 @@ use crate::{
     report::{
         Style, json, redact,
         table::{self, Asked},
+        words,
     },
 };
 use std::{
@@ -66,7 +69,7 @@ fn carry_out(redacted: bool) -> Option<String> {
 fn targets(args: &ReclaimArgs, reader: &ProcReader) -> anyhow::Result<Targets> {
     Ok(match (&args.report, &args.job) {
         (Some(file), _) => Targets::Report(Box::new(ReportFile::read(file, &reader.boot_id()?)?)),
-        (None, Some(job)) => Targets::Job(job.clone()),
+        (None, Some(job)) => Targets::Job(Job::read(job, reader)?),
         (None, None) if args.orphans => Targets::Orphans { older_than: args.older_than },
         (None, None) => Targets::Pids(args.pid.clone()),
     })
@@ -93,6 +96,7 @@ fn act(
         log("too little could be seen: nothing is done");
         report.gaps.extend(blind);
         report.exit_code = exit::INCONCLUSIVE;
+        asked.nobody = "too little could be seen, so nothing was done".into();
         if redacted {
             redact::reclaim(&before, &mut report);
         }
@@ -104,6 +108,11 @@ fn act(
     if args.yes {
         for left in &plan.left_alone {
             log(&format!("PID {}: left alone: {}", left.pid, left.why));
+        }
+        for step in plan.steps.iter().map(|s| &s.shown) {
+            if let Some(restarter) = &step.restarter {
+                log(&format!("PID {}: {}", step.pid, words::restarter(restarter)));
+            }
         }
         Hands { reader, guard: &guard, allowed, log: &log }.carry_out(&mut plan);
         let before = Looked { snapshot: &before, status: &before_status };
@@ -118,6 +127,9 @@ fn act(
         if verified.blind {
             report.gaps.push(Gap::new("NVML", "what came back could not be read on every GPU"));
         }
+    }
+    if plan.steps.is_empty() && plan.left_alone.is_empty() && targets.is_missed(&before.observer) {
+        report.exit_code = exit::INCONCLUSIVE;
     }
     report.steps = plan.steps.into_iter().map(|s| s.shown).collect();
     asked.nobody = hidden(&targets.nobody(&plan.left_alone, &before.observer));
@@ -137,7 +149,8 @@ fn settle(
     reader: &ProcReader,
     patience: Duration,
 ) -> Verified {
-    let until = Instant::now() + patience;
+    let ended = Instant::now();
+    let until = ended + patience;
     loop {
         let verified = match session.snapshot() {
             Ok(after) => {
@@ -150,7 +163,9 @@ fn settle(
             }
         };
         // Whoever lives on will not give anything back, however long we look.
-        if !verified.awaited && !verified.blind || Instant::now() >= until {
+        let settled = !verified.awaited && !verified.blind;
+        let watched = !verified.may_be_started_again || ended.elapsed() >= again::WATCH;
+        if settled && watched || Instant::now() >= until {
             return verified;
         }
         thread::sleep(PAUSE);

@@ -114,6 +114,8 @@ pub struct Mps {
     pub daemons: Vec<u32>,
     /// PIDs of living servers that we see.
     pub servers: Vec<u32>,
+    /// Where a living daemon or server has its pipes, by its environment; `None`: it says nothing, or may not be read.
+    pub pipes: Option<String>,
 }
 
 /// This machine.

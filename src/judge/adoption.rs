@@ -83,6 +83,14 @@ pub(crate) fn has_lost_its_starter(process: &Process, observer: &Observer) -> bo
     }
 }
 
+/// Who started the process and lives, where that was not somebody who takes in orphans.
+pub(crate) fn starter(process: &Process) -> Option<&Ancestor> {
+    match Parent::of(process) {
+        Parent::Started(parent) if !is_only_heir(parent, true) => Some(parent),
+        _ => None,
+    }
+}
+
 /// The process may have been left to the parent that it has: by a proof, or because that one is known to inherit.
 pub(crate) fn may_be_left_to_its_parent(process: &Process) -> bool {
     Parent::of(process).may_have_adopted() || process.ancestors.first().is_some_and(|parent| is_only_heir(parent, true))

@@ -36,7 +36,7 @@ use crate::{
     },
     text,
 };
-pub(crate) use adoption::may_be_left_to_its_parent;
+pub(crate) use adoption::{may_be_left_to_its_parent, starter};
 pub(crate) use place::place as place_of;
 pub(crate) use reclaim::{is_agent, proof_by_marker};
 use run::Run;

@@ -1,7 +1,7 @@
 //! NVIDIA's multi-process service: how it is told to quit, and who uses the GPU through a server of it. One place, because
 //! a look, the doctor and `reclaim` all say it.
 
-use crate::model::{ListKind, Process, Snapshot};
+use crate::model::{Entry, ListKind, Process, Snapshot};
 
 /// The command that ends the service whose pipes are in this directory (`None`: where it puts them by itself).
 pub(crate) fn quit(pipe_directory: Option<&str>) -> String {
@@ -17,6 +17,11 @@ pub(crate) fn quit_of(process: &Process) -> String {
     quit(process.environment.get("CUDA_MPS_PIPE_DIRECTORY").map(String::as_str))
 }
 
+/// The entry is a client's.
+pub(crate) fn is_client(entry: &Entry, servers: &[u32]) -> bool {
+    entry.lists.contains(&ListKind::Mps) && !servers.contains(&entry.pid)
+}
+
 /// Who is listed as a client on a GPU that the server is listed on, of the server's user where that can be told: a
 /// server works for one user.
 pub(crate) fn clients(snapshot: &Snapshot, server: &Process) -> Vec<u32> {
@@ -28,7 +33,7 @@ pub(crate) fn clients(snapshot: &Snapshot, server: &Process) -> Vec<u32> {
         }
         let uid = |pid: u32| snapshot.process(pid).and_then(|p| p.uid);
         let its = |pid: u32| uid(pid).zip(server.uid).is_none_or(|(client, server)| client == server);
-        let listed = entries().filter(|e| e.lists.contains(&ListKind::Mps) && e.pid != server.id.pid);
+        let listed = entries().filter(|e| is_client(e, &[server.id.pid]));
         clients.extend(listed.map(|e| e.pid).filter(|pid| its(*pid)));
     }
     clients.sort_unstable();

@@ -37,7 +37,7 @@ pub use marker::{MARKER, marker_names, run_began};
 pub use place::{Container, Place, SlurmJob, Unit};
 pub use process::{Ancestor, Blocked, BlockedThread, DeviceFiles, Process, ProcessState, Uninspected};
 pub use reclaim::{
-    CleanedDevice, Cleanup, Ended, LeftAlone, ReclaimDevice, ReclaimReport, ReclaimStep, Role, StepOutcome,
+    CleanedDevice, Cleanup, Ended, LeftAlone, ReclaimDevice, ReclaimReport, ReclaimStep, Restarter, Role, StepOutcome,
 };
 pub use report::{
     Advice, Cause, CommandReport, DeviceReport, DeviceStatus, Finding, FindingKind, Ghost, Held, Holder, Lineage,

@@ -52,12 +52,39 @@ pub struct ReclaimStep {
     pub gives_back: Vec<Held>,
     /// Whom it disturbs.
     pub disturbs: String,
+    /// Who started it, lives, and is not in the plan: it may start it again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restarter: Option<Restarter>,
     /// The signals that were sent.
     pub sent: Vec<String>,
     /// What became of it; `None` in a plan that was not carried out.
     pub outcome: Option<StepOutcome>,
     /// The reason of the outcome, where there is one.
     pub outcome_why: Option<String>,
+}
+
+/// A living parent that may start a process again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restarter {
+    /// PID.
+    pub pid: u32,
+    /// Start time in clock ticks since boot.
+    pub start_ticks: u64,
+    /// The command line.
+    pub command: String,
+    /// The service whose main process it is: then it is ended through that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<String>,
+}
+
+impl Restarter {
+    /// The command that ends it before this process of its.
+    pub fn end_first(&self, pid: u32) -> String {
+        match &self.unit {
+            Some(unit) => format!("systemctl stop {unit}"),
+            None => format!("gpuresid reclaim --pid {pid} --pid {}", self.pid),
+        }
+    }
 }
 
 /// A process that is not touched, and why.

@@ -1,6 +1,9 @@
 //! The words for people: causes, ages, amounts, the names of devices. One place, so that all formats say the same.
 
-use crate::model::{Bytes, Cause, SettleEnd};
+use crate::{
+    model::{Bytes, Cause, Restarter, SettleEnd},
+    text,
+};
 
 /// The cause in one or two words, for a column.
 pub const fn cause(cause: Cause) -> &'static str {
@@ -120,6 +123,12 @@ pub fn interval(low: Bytes, high: Option<Bytes>) -> String {
 /// `1 GPU`, `2 GPUs`.
 pub fn count(n: usize, one: &str, many: &str) -> String {
     if n == 1 { format!("1 {one}") } else { format!("{n} {many}") }
+}
+
+/// Who may start a process again that a plan ends.
+pub fn restarter(restarter: &Restarter) -> String {
+    let shown = text::shorten(&restarter.command, 80);
+    format!("PID {} ({shown}) started it, lives, and may start it again", restarter.pid)
 }
 
 /// `a`, `a and b`, `a, b and c`.

@@ -37,6 +37,7 @@ Processes (none is waited for unless `wait-children` says so, so forked ones bec
     supervise N { … }     N programs (RANK 0 to N-1, with torchrun's variables); when one dies, all are ended and N new
                           ones started; on TERM all are ended
     subreaper             whatever is orphaned below is left to this process from now on
+    nanny S { … }         a program that is started again S seconds after each of its ends
     trace FILE            attach to the process in FILE as a debugger does, which stops it
     log-to PATH           open a file for writing; `log TEXT` writes to it, unbuffered
     touch PATH            look a path up, and make the file
@@ -325,6 +326,11 @@ class Program:
                 return
             end_all()
 
+    def nanny(self, pause, block):
+        while os.path.exists(f"{self.ledger}/machine.json"):
+            self.again(block).wait()
+            time.sleep(pause)
+
     def trace(self, name):
         with open(self.path(name)) as f:
             tracee = int(f.read())
@@ -496,6 +502,7 @@ WITH_BLOCK = {
     "spawn-clean": (0, lambda p, block: p.again(block, env={})),
     "daemonize-twice": (0, lambda p, block: p.daemonize_twice(block)),
     "namespace": (0, namespaced),
+    "nanny": (1, lambda p, s, block: p.nanny(float(s), block)),
     "supervise": (1, lambda p, n, block: p.supervise(int(n), block)),
 }
 

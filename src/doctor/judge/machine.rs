@@ -1,7 +1,10 @@
 //! The machine around the driver: device files, what we can see of others, shared memory, the kernel's log, MPS.
 
 use super::Lines;
-use crate::doctor::facts::{Access, Facts, Fill, Seen, Xid};
+use crate::{
+    doctor::facts::{Access, Facts, Fill, Seen, Xid},
+    judge::mps::{is_client, quit},
+};
 use std::{collections::BTreeMap, time::Duration};
 
 /// Xid numbers that mean the card, the bus or the driver, not a program. The rest are mostly a program's own faults.
@@ -216,10 +219,15 @@ fn mps(facts: &Facts, lines: &mut Lines) {
         }
         return;
     }
+    let clients = clients(facts);
+    let used = match clients.as_slice() {
+        [] => String::new(),
+        clients => format!("; through it PID {} uses the GPU, and loses it when the service ends", list(clients)),
+    };
     if mps.daemons.is_empty() {
         lines.warn(
             "mps",
-            format!("an MPS server (PID {}) runs without its control daemon", list(&mps.servers)),
+            format!("an MPS server (PID {}) runs without its control daemon{used}", list(&mps.servers)),
             format!("kill {}", list(&mps.servers)),
         );
         return;
@@ -228,8 +236,19 @@ fn mps(facts: &Facts, lines: &mut Lines) {
     if !mps.servers.is_empty() {
         text += &format!(", server PID {}", list(&mps.servers));
     }
-    text += "): a little memory of an ended client stays with the server";
-    lines.ok("mps", text).fix = Some("echo quit | nvidia-cuda-mps-control".into());
+    text += &format!("): a little memory of an ended client stays with the server{used}");
+    let pipes = mps.pipes.clone().or_else(|| told.then(|| directory.to_string()));
+    lines.ok("mps", text).fix = Some(quit(pipes.as_deref()));
+}
+
+/// Whom the driver lists as a client of the service.
+fn clients(facts: &Facts) -> Vec<u32> {
+    let look = facts.driver.as_ref().ok().and_then(|driver| driver.look.as_ref().ok());
+    let entries = look.iter().flat_map(|look| &look.devices).flat_map(|device| device.entries.iter().flatten());
+    let mut clients: Vec<u32> = entries.filter(|e| is_client(e, &facts.machine.mps.servers)).map(|e| e.pid).collect();
+    clients.sort_unstable();
+    clients.dedup();
+    clients
 }
 
 fn list(pids: &[u32]) -> String {

@@ -7,6 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// The variable that tells a daemon, and every program that is to reach it, where its pipes are.
+const PIPES: &[u8] = b"CUDA_MPS_PIPE_DIRECTORY=";
 /// Where a program looks that was told nothing.
 const DEFAULT: &str = "/tmp/nvidia-mps";
 
@@ -28,7 +30,14 @@ pub(super) fn look(procfs: &Path, environment: &BTreeMap<String, String>) -> Mps
         }
         let command = fs::read(of.join("cmdline")).unwrap_or_default();
         let first = command.split(|byte| *byte == 0).next().unwrap_or_default();
-        if first.ends_with(b"server") { mps.servers.push(pid) } else { mps.daemons.push(pid) }
+        if first.ends_with(b"server") {
+            mps.servers.push(pid)
+        } else {
+            mps.daemons.push(pid)
+        }
+        let environment = fs::read(of.join("environ")).unwrap_or_default();
+        let pipes = environment.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(PIPES));
+        mps.pipes = mps.pipes.or_else(|| pipes.map(|directory| String::from_utf8_lossy(directory).into_owned()));
     }
     mps
 }
@@ -49,6 +58,7 @@ mod tests {
             fs::create_dir(&process).unwrap();
             fs::write(process.join("comm"), comm).unwrap();
             fs::write(process.join("cmdline"), argv).unwrap();
+            fs::write(process.join("environ"), format!("A=1\0CUDA_MPS_PIPE_DIRECTORY=/run/{pid}\0")).unwrap();
         }
         let pipes = root.path().join("pipes");
         fs::create_dir(&pipes).unwrap();
@@ -58,6 +68,7 @@ mod tests {
         let mps = look(root.path(), &environment);
         assert_eq!((mps.daemons, mps.servers, mps.control_pid), (vec![7], vec![8], Some(7)));
         assert!(mps.directory_exists);
+        assert!(matches!(mps.pipes.as_deref(), Some("/run/7" | "/run/8")), "not a stranger's: {:?}", mps.pipes);
         assert_eq!(look(root.path(), &BTreeMap::new()).directory, Path::new(DEFAULT));
     }
 }

@@ -22,12 +22,14 @@ use std::{
 /// The marker's name.
 const MARKER: &[u8] = b"GPURESID_RUN_ID=";
 /// Variables that tell where a process belongs and hold no secret. Others are never kept.
-const TELLING: [&str; 16] = [
+const TELLING: [&str; 18] = [
     "SLURM_JOB_ID",
     "SLURM_STEP_ID",
     "SLURMD_NODENAME",
     "SLURM_ARRAY_JOB_ID",
     "SLURM_ARRAY_TASK_ID",
+    "SLURM_HET_JOB_ID",
+    "SLURM_HET_JOB_OFFSET",
     "SYSTEMD_EXEC_PID",
     "TORCHELASTIC_RUN_ID",
     "RANK",

@@ -58,11 +58,7 @@ pub fn reclaim(report: &ReclaimReport, asked: &Asked, style: &Style, out: &mut d
 
 fn headline(page: &mut Page<'_>, report: &ReclaimReport, asked: &Asked) -> io::Result<()> {
     if report.steps.is_empty() {
-        let why = match report.exit_code {
-            crate::exit::INCONCLUSIVE => "too little could be seen, so nothing was done",
-            _ => &asked.nobody,
-        };
-        return page.paragraph("reclaim: ", why);
+        return page.paragraph("reclaim: ", &asked.nobody);
     }
     let expected: Bytes = report.devices.iter().filter_map(|d| d.expected_bytes).sum();
     let all_known = report.devices.iter().all(|d| d.expected_bytes.is_some());
@@ -106,7 +102,10 @@ fn one(page: &mut Page<'_>, number: usize, step: &ReclaimStep) -> io::Result<()>
                 let memory = memory(page, &step.gives_back);
                 page.paragraph(indent, &format!("gives back: {memory}"))?;
             }
-            page.paragraph(indent, &format!("Disturbs: {}", step.disturbs))
+            page.paragraph(indent, &format!("Disturbs: {}", step.disturbs))?;
+            let Some(restarter) = &step.restarter else { return Ok(()) };
+            page.paragraph(indent, &format!("{}. To end that first:", words::restarter(restarter)))?;
+            page.command("      ", &restarter.end_first(step.pid))
         }
         Some(outcome) => {
             let word = match outcome {

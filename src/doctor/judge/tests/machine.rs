@@ -1,6 +1,7 @@
 //! Device files, sight, shared memory, the kernel's log, MPS.
 
 use super::*;
+use crate::model::{Entry, ListKind};
 
 #[test]
 fn device_files() {
@@ -86,4 +87,31 @@ fn mps() {
         (f.machine.mps.daemons, f.machine.mps.servers) = (vec![7], vec![8]);
     });
     says("mps", Level::Warn, "kill 8", |f| f.machine.mps.servers = vec![8]);
+}
+
+#[test]
+fn the_line_that_quits_mps_is_the_one_that_reaches_it_and_names_who_loses_the_gpu() {
+    let runs = |f: &mut Facts| (f.machine.mps.daemons, f.machine.mps.servers) = (vec![7], vec![8]);
+    says("mps", Level::Ok, "the server | echo quit | nvidia-cuda-mps-control", runs);
+    says("mps", Level::Ok, "echo quit | CUDA_MPS_PIPE_DIRECTORY=/run/mps nvidia-cuda-mps-control", |f| {
+        runs(f);
+        f.machine.mps.pipes = Some("/run/mps".into());
+    });
+    let with_clients = |f: &mut Facts| {
+        let entry = |pid, lists| Entry { pid, bytes: None, gi: None, ci: None, lists };
+        let look = f.driver.as_mut().unwrap().look.as_mut().unwrap();
+        look.devices[0].entries = Some(vec![
+            entry(8, vec![ListKind::Compute]),
+            entry(81, vec![ListKind::Compute, ListKind::Mps]),
+            entry(82, vec![ListKind::Compute]),
+        ]);
+    };
+    says("mps", Level::Ok, "; through it PID 81 uses the GPU, and loses it when the service ends", |f| {
+        runs(f);
+        with_clients(f);
+    });
+    says("mps", Level::Warn, "without its control daemon; through it PID 81 uses", |f| {
+        f.machine.mps.servers = vec![8];
+        with_clients(f);
+    });
 }
