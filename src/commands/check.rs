@@ -205,6 +205,7 @@ fn checked(options: &CheckOptions) -> Result<Ending, Stop> {
         settle: options.settle,
         quiet: options.quiet,
         tolerated: options.tolerated(),
+        noise: options.limits.max_unattributed,
         timeout: options.timeout,
         grace: options.grace,
         sample: options.sample,

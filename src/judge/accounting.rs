@@ -31,6 +31,15 @@ pub(crate) struct Interval {
     pub(crate) high: Option<Bytes>,
 }
 
+/// What of some memory is the run's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Share {
+    /// For certain.
+    pub(crate) certain: Bytes,
+    /// Beyond that, perhaps.
+    pub(crate) possible: Bytes,
+}
+
 /// The facts that the interval is made of. Everything is already attributed; only sums remain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Parts {
@@ -40,8 +49,8 @@ pub(crate) struct Parts {
     pub(crate) unknown_listed: Bytes,
     /// Growth of the excess, the smallest of the settling looks, never below 0; `None`: unknown.
     pub(crate) excess_growth: Option<Bytes>,
-    /// Whether that growth can only be the run's.
-    pub(crate) chargeable: bool,
+    /// What of the memory that no list names is the run's, or may be though nothing of it lives.
+    pub(crate) unlisted: Share,
     /// The excess now; `None`: unknown.
     pub(crate) excess_now: Option<i128>,
     /// Sum of the rises of the excess from look to look.
@@ -50,10 +59,8 @@ pub(crate) struct Parts {
     pub(crate) hider: bool,
     /// Such a one that has nothing open but what keeps an exported handle: if it is none, nothing else explains why.
     pub(crate) keeper_of_a_handle: bool,
-    /// Memory that moved to a foreign process, with proof.
-    pub(crate) moved_proven: Bytes,
-    /// Memory that may have moved to a foreign process.
-    pub(crate) moved_possible: Bytes,
+    /// What of the memory that is listed with processes of others is the run's, or may be.
+    pub(crate) listed_elsewhere: Share,
     /// Somebody may be out of sight.
     pub(crate) out_of_sight: bool,
     /// The bytes of an own process are not available.
@@ -67,8 +74,7 @@ pub(crate) struct Parts {
 impl Parts {
     /// The interval, bottom-up, so that neighbours can neither raise nor hide it.
     pub(crate) fn interval(&self) -> Interval {
-        let charged_growth = if self.chargeable { self.excess_growth.unwrap_or_default() } else { Bytes::ZERO };
-        let low = self.own_listed + charged_growth + self.moved_proven;
+        let low = self.own_listed + self.unlisted.certain + self.listed_elsewhere.certain;
         let Some(used_growth) = self.used_growth else {
             return Interval { low, high: None };
         };
@@ -76,7 +82,9 @@ impl Parts {
         if self.own_bytes_unavailable && self.others_listed {
             return Interval { low, high: None };
         }
-        let mut high = low + self.unknown_listed + self.hidden(charged_growth, low, used_growth) + self.moved_possible;
+        // What a living process of the run hides and what nobody of it keeps any more is the same memory.
+        let unlisted = self.hidden(low, used_growth).max(self.unlisted.possible);
+        let mut high = low + self.unknown_listed + unlisted + self.listed_elsewhere.possible;
         if self.out_of_sight || self.own_bytes_unavailable {
             high = high + Bytes::at_least_zero(used_growth - i128::from(high.0));
         }
@@ -84,18 +92,18 @@ impl Parts {
     }
 
     /// As in the interval, for the sentence that explains it.
-    pub(crate) fn hidden_now(&self, charged_growth: Bytes) -> Bytes {
-        self.hidden(charged_growth, self.own_listed + charged_growth, self.used_growth.unwrap_or(0))
+    pub(crate) fn hidden_now(&self) -> Bytes {
+        self.hidden(self.own_listed + self.unlisted.certain, self.used_growth.unwrap_or(0))
     }
 
     /// Memory that a living process of the run may hold without being listed.
-    fn hidden(&self, charged_growth: Bytes, low: Bytes, used_growth: i128) -> Bytes {
+    fn hidden(&self, low: Bytes, used_growth: i128) -> Bytes {
         if !self.hider {
             return Bytes::ZERO;
         }
         match self.excess_now {
             Some(now) => {
-                let unnamed = Bytes::at_least_zero(now - i128::from(charged_growth.0));
+                let unnamed = Bytes::at_least_zero(now - i128::from(self.unlisted.certain.0));
                 // What others gave back between the same two looks hides a rise.
                 if self.keeper_of_a_handle { unnamed } else { unnamed.min(self.excess_rises) }
             }

@@ -2,11 +2,9 @@
 
 use super::{
     accounting::{Interval, Parts, context_cost, excess},
-    cause::NOTICEABLE,
-    entries::Keeper,
+    handover,
     run::Run,
     scene::Scene,
-    sharing::shares_memory_of,
     unattributed,
 };
 use crate::model::{Bytes, Device, DeviceReport, Gap, Lineage, Process, Scope, SystemPages, Trouble, Verdict};
@@ -55,7 +53,7 @@ pub(crate) fn judge(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> Judged
         let base = before.and_then(|b| b.look.used()).unwrap_or_default();
         trace.and_then(|t| t.peak_used).map(|p| p.saturating_sub(base))
     } else {
-        trace.map(|t| if parts.chargeable { t.peak_charged_with_excess } else { t.peak_charged_listed })
+        trace.map(|t| if parts.unlisted.certain.0 > 0 { t.peak_charged_with_excess } else { t.peak_charged_listed })
     };
     let peak = peak.max(Some(interval.low)).filter(|p| p.0 > 0);
     let total = device.look.memory.or(before.and_then(|b| b.look.memory)).map(|m| m.total);
@@ -170,19 +168,19 @@ fn parts(run: &Run<'_>, scene: &Scene<'_>, device: &Device, comparable: bool, ga
                 a.used.minus(b.used) - (cost(device) - cost(look)).max(0)
             },
         );
-    let (moved_proven, moved_possible) = moved(run, scene, device);
+    let listed = handover::to_a_list(run, scene, device);
+    let unlisted = handover::to_no_list(run, scene, device, excess_growth.unwrap_or_default());
     Parts {
         own_listed,
         unknown_listed,
         excess_growth,
-        chargeable: chargeable(run, scene, device),
+        unlisted,
         excess_now,
         excess_rises: trace.map_or_else(|| Bytes::at_least_zero(growth.unwrap_or(0)), |t| t.excess_rises),
         hider: hiders(run, scene).next().is_some()
             || run.after.uninspected.iter().any(|u| run.launch.survivors.contains(&u.id)),
         keeper_of_a_handle: hiders(run, scene).any(|p| scene.may_keep_a_handle(p)),
-        moved_proven,
-        moved_possible,
+        listed_elsewhere: listed,
         out_of_sight: run.out_of_sight(),
         own_bytes_unavailable,
         others_listed: scene.on(uuid).any(|e| e.lineage == Lineage::Foreign)
@@ -191,74 +189,11 @@ fn parts(run: &Run<'_>, scene: &Scene<'_>, device: &Device, comparable: bool, ga
     }
 }
 
-/// Whether growth that no list names can only be the run's: nobody else is listed, nobody else has more NVIDIA files
-/// open than before, nobody is beyond our eyes, and the operating system keeps nothing there.
-fn chargeable(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> bool {
-    if device.identity.system_pages() != SystemPages::No {
-        return false;
-    }
-    let uuid = &device.identity.uuid;
-    let listed_before =
-        run.before_device(uuid).and_then(|b| b.look.entries.as_ref()).is_none_or(|entries| !entries.is_empty());
-    let others_now = scene.on(uuid).any(|e| e.lineage != Lineage::Own);
-    let grown_files = || {
-        run.processes.iter().filter(|p| run.lineage((*p).into()) != Lineage::Own).any(|p| {
-            let now = p.files.as_ref().map(|f| f.total());
-            let before = run.files_before(p.id).map_or(0, |f| f.total());
-            now.is_none_or(|now| now > before)
-        })
-    };
-    // A process that stood there before, unlisted then and now, could only have taken over a handle or a ghost of
-    // somebody who is listed or new; so only new processes that we may not inspect leave a doubt.
-    let new_uninspected =
-        run.after.uninspected.iter().any(|u| !run.before.uninspected.iter().any(|before| before.id == u.id));
-    let blind =
-        run.after.processes.is_none() || new_uninspected || run.before.observer.out_of_sight() || run.out_of_sight();
-    !(listed_before || others_now || blind || grown_files())
-}
-
 /// Living processes of the run, or that could be, which may hold memory that no list names.
 fn hiders<'a>(run: &'a Run<'_>, scene: &'a Scene<'_>) -> impl Iterator<Item = &'a Process> {
     let may_hold = |lineage| matches!(lineage, Lineage::Own | Lineage::Unknown);
     let processes = run.processes.iter();
     processes.filter(move |p| p.can_hold_memory() != Some(false) && may_hold(scene.attribute(run, p).lineage))
-}
-
-/// The process maps a file that is named after a process of the run.
-fn shares_with_the_run(run: &Run<'_>, process: &crate::model::Process) -> bool {
-    let seen = run.trace.seen.iter().filter(|s| run.lineage((*s).into()) == Lineage::Own).map(|s| s.id.pid);
-    let command = run.launch.command.iter().map(|c| c.id.pid);
-    seen.chain(command).any(|pid| shares_memory_of(process, pid))
-}
-
-/// Memory of the run that seems to have gone over to a process of others: (proven, possible) growth that is still there.
-fn moved(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> (Bytes, Bytes) {
-    let Some(trace) = run.trace.device(&device.identity.uuid) else { return (Bytes::ZERO, Bytes::ZERO) };
-    let mut proven = Bytes::ZERO;
-    let mut possible = Bytes::ZERO;
-    for e in scene.on(&device.identity.uuid) {
-        let Keeper::Alive(process) = e.keeper else { continue };
-        if e.lineage != Lineage::Foreign {
-            continue;
-        }
-        let mut gained = Bytes::ZERO;
-        let mut proof = false;
-        for step in trace.moves.iter() {
-            let lost: Bytes = step.lost.iter().map(|(_, b)| *b).sum();
-            for (_, bytes) in step.gained.iter().filter(|(id, _)| *id == process.id) {
-                gained = gained + (*bytes).min(lost);
-                proof |= step.lost.iter().any(|(id, _)| shares_memory_of(process, id.pid));
-            }
-        }
-        let still_there = gained.min(e.growth());
-        // A producer that lived between two looks was never listed; the file that it shared still bears its number.
-        let unseen = e.growth().saturating_sub(still_there);
-        if unseen > NOTICEABLE && shares_with_the_run(run, process) {
-            possible = possible + unseen;
-        }
-        if proof { proven = proven + still_there } else { possible = possible + still_there }
-    }
-    (proven, possible)
 }
 
 /// What decided, or what keeps the interval open.
@@ -312,8 +247,7 @@ fn because(
             parts.unknown_listed
         ));
     }
-    let charged = if parts.chargeable { parts.excess_growth.unwrap_or_default() } else { Bytes::ZERO };
-    let hidden = parts.hidden_now(charged);
+    let hidden = parts.hidden_now();
     if hidden.0 > 0 {
         said.push(format!(
             "up to {hidden} that no process list names may be held by a process of the command that still has the GPU open"
@@ -322,8 +256,18 @@ fn because(
             said.push(format!("or by nobody's process: {}", unattributed::system_pages(&device.identity)));
         }
     }
-    if parts.moved_possible.0 > 0 {
-        said.push(format!("{} seem to have moved from the command to a process of others", parts.moved_possible));
+    if parts.listed_elsewhere.possible.0 > 0 {
+        said.push(format!(
+            "{} came to a process of others when a process of the command ended, and hardly anything at other times: it \
+             may keep the command's memory",
+            parts.listed_elsewhere.possible
+        ));
+    }
+    if parts.unlisted.possible > hidden {
+        said.push(format!(
+            "{} more than before are on no process's list and may be the command's, kept by another process",
+            parts.unlisted.possible
+        ));
     }
     if parts.own_bytes_unavailable && device.look.entries.is_some() {
         said.push("the driver does not tell how much each process holds".into());

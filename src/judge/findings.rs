@@ -24,7 +24,8 @@ pub(crate) fn of_run(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged], holder
         let uuid = &device.report.uuid;
         let parts = &device.parts;
         let growth = parts.excess_growth.unwrap_or_default();
-        if !parts.chargeable && growth > run.limits.max_unattributed && !mig_parent(scene, uuid) {
+        let theirs = growth.saturating_sub(parts.unlisted.certain);
+        if theirs > run.limits.max_unattributed && !mig_parent(scene, uuid) {
             let why = match scene.snapshot.device(uuid).filter(|d| d.identity.system_pages() != SystemPages::No) {
                 Some(d) => format!("It may be nobody's: {}. So", unattributed::system_pages(&d.identity)),
                 None => "Others use this GPU or could not be inspected, so".to_owned(),
@@ -36,14 +37,18 @@ pub(crate) fn of_run(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged], holder
             let finding = finding(FindingKind::Unattributed, Some(uuid), Some(growth), text);
             found.push(explained(scene, uuid, finding));
         }
-        let moved = parts.moved_possible + parts.moved_proven;
+        let moved = parts.listed_elsewhere.certain + parts.listed_elsewhere.possible;
         if moved.0 > 0 {
-            let how = if parts.moved_proven.0 > 0 { "it shares memory with" } else { "it grew when memory went from" };
+            let how = if parts.listed_elsewhere.certain.0 > 0 {
+                "that shares memory with a process of the command"
+            } else {
+                "that grew when a process of the command ended"
+            };
             found.push(finding(
                 FindingKind::Moved,
                 Some(uuid),
                 Some(moved),
-                format!("{moved} are now listed with a process of others: {how} a process of the command."),
+                format!("{moved} are now listed with a process of others {how}."),
             ));
         }
     }
@@ -319,31 +324,48 @@ fn output_kept(run: &Run<'_>) -> Option<Finding> {
     ))
 }
 
-/// Memory on its way back when the time was up.
+/// What of the run's memory was there when the time was up though nobody of the run lives any more: on its way back, if
+/// some of it was seen to come back, or unchanged.
 fn draining(run: &Run<'_>, judged: &[Judged], holders: &[Holder]) -> Option<Finding> {
     let leaving: Vec<_> =
         holders.iter().filter(|h| h.cause == Cause::Draining && h.lineage != Lineage::Foreign).collect();
-    let falling = run.launch.settle_end == Some(SettleEnd::Cap) && run.launch.all_gone == Some(true);
-    if leaving.is_empty() && !falling {
-        return None;
-    }
-    let bytes: Bytes = match leaving.is_empty() {
-        true => judged.iter().map(|j| j.report.charged_residue_bytes).sum(),
-        false => leaving.iter().map(|h| h.held()).sum(),
-    };
-    let text = if leaving.is_empty() {
-        format!(
-            "Every process of the command is gone and {bytes} were still coming back when the time to settle was up. A \
-             longer `--settle` would see the end of it."
-        )
-    } else {
-        format!(
+    if !leaving.is_empty() {
+        let bytes: Bytes = leaving.iter().map(|h| h.held()).sum();
+        let text = format!(
             "{bytes} are still on their way back: {} process(es) of the command are exiting. A longer `--settle` would see \
              the end of it.",
             leaving.len()
-        )
-    };
-    Some(finding(FindingKind::Draining, None, Some(bytes), text))
+        );
+        return Some(finding(FindingKind::Draining, None, Some(bytes), text));
+    }
+    let bytes: Bytes = judged.iter().map(|j| j.report.charged_residue_bytes).sum();
+    if run.launch.all_gone != Some(true) || bytes <= NOTICEABLE {
+        return None;
+    }
+    let fell: Bytes = run.trace.devices.iter().map(|d| d.settled_fall).sum();
+    if run.launch.settle_end == Some(SettleEnd::Cap) && fell > NOTICEABLE {
+        let text = format!(
+            "Every process of the command is gone; {fell} came back since, and {bytes} were still there when the time to \
+             settle was up. A longer `--settle` would see the end of it."
+        );
+        return Some(finding(FindingKind::Draining, None, Some(bytes), text));
+    }
+    if run.launch.settle_end == Some(SettleEnd::Cap) {
+        let text = format!(
+            "Every process of the command is gone, and {bytes} were still in use when the time to settle was up. A longer \
+             `--settle` would tell whether they come back."
+        );
+        return Some(finding(FindingKind::Unattributed, None, Some(bytes), text));
+    }
+    let keepers = run.processes.iter().filter(|p| p.can_hold_memory() != Some(false));
+    let unknown = run.after.processes.is_none() || run.out_of_sight();
+    (keepers.count() == 0 && !unknown).then(|| {
+        let text = format!(
+            "{bytes} have not changed since every process of the command ended, and no process has a GPU open: perhaps the \
+             driver keeps them for itself."
+        );
+        finding(FindingKind::Unattributed, None, Some(bytes), text)
+    })
 }
 
 /// The command worked through somebody else.

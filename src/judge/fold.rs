@@ -2,16 +2,17 @@
 //! seconds, and tells settling what is charged right now. It knows who is who; `device` folds the numbers.
 
 mod device;
+mod handover;
 
 use super::accounting::excess;
 use crate::{
     model::{
-        Ancestor, Bytes, DeviceEvent, EntryOrigin, Gap, Look, ProcId, Process, RunTree, Scope, Seen, Snapshot, Trace,
-        Uuid,
+        Ancestor, Bytes, DeviceEvent, DeviceTrace, EntryKey, EntryOrigin, Gap, Look, ProcId, Process, RunTree, Scope,
+        Seen, Snapshot, Trace, Uuid,
     },
     text,
 };
-use device::{DeviceFold, key};
+use device::DeviceFold;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Processes that are remembered without ever having been listed.
@@ -29,9 +30,13 @@ pub struct Charge {
     pub complete: bool,
     /// Charged entries, over all devices that could be read.
     pub entries: usize,
-    /// Growth of the excess since the before-look, over all devices on which only the run is listed, never below 0.
+    /// Growth of the excess since the before-look, over all devices on which only the run was ever listed, never below 0.
     /// Whether it is chargeable in the end needs a scan of `/proc` too.
     pub excess_growth: Bytes,
+    /// The largest growth of the excess of any device, whoever is listed there.
+    pub unlisted_growth: Bytes,
+    /// More looks may tell whether memory that is on no list was the run's.
+    pub undecided: bool,
     /// Entries that are not charged and did not stand in the before-look.
     pub new_entries: usize,
 }
@@ -52,14 +57,15 @@ pub struct Fold {
 }
 
 impl Fold {
-    /// A fold that starts at the before-look. `root` is the subreaper below which all of the run stands.
-    pub fn new(before: &Snapshot, scope: Scope, root: Option<ProcId>) -> Self {
+    /// A fold that starts at the before-look. `root` is the subreaper below which all of the run stands,
+    /// `noise` the growth of unaccounted memory below which nothing is made of it ([`crate::model::Limits`]).
+    pub fn new(before: &Snapshot, scope: Scope, root: Option<ProcId>, noise: Bytes) -> Self {
         // A MIG parent is shown and never summed; where it tells nothing, nothing must wait for it.
         let devices = before
             .devices
             .iter()
             .filter(|d| !d.identity.mig_parent)
-            .map(|d| (d.identity.uuid.clone(), DeviceFold::new(before, d)))
+            .map(|d| (d.identity.uuid.clone(), DeviceFold::new(before, d, noise)))
             .collect();
         Self {
             rule: Rule { scope, tree: RunTree { root, command: None } },
@@ -87,7 +93,9 @@ impl Fold {
             .devices
             .iter()
             .filter_map(|d| Some((self.devices.get(&d.uuid)?, d.entries.as_ref()?)))
-            .flat_map(|(fold, entries)| entries.iter().filter(|e| !fold.origins.contains_key(&key(e))).map(|e| e.pid))
+            .flat_map(|(fold, entries)| {
+                entries.iter().filter(|e| !fold.origins.contains_key(&EntryKey::from(*e))).map(|e| e.pid)
+            })
             .collect();
         pids.into_iter().collect()
     }
@@ -159,7 +167,7 @@ impl Fold {
             };
             let fresh = &self.fresh;
             for entry in entries {
-                fold.origins.entry(key(entry)).or_insert_with(|| EntryOrigin {
+                fold.origins.entry(entry.into()).or_insert_with(|| EntryOrigin {
                     uuid: reading.uuid.clone(),
                     pid: entry.pid,
                     gi: entry.gi,
@@ -168,7 +176,7 @@ impl Fold {
                     id: fresh.get(&entry.pid).copied(),
                 });
                 if let Some(seen) =
-                    fold.origins.get(&key(entry)).and_then(|o| o.id).and_then(|id| self.seen.get_mut(&id))
+                    fold.origins.get(&entry.into()).and_then(|o| o.id).and_then(|id| self.seen.get_mut(&id))
                 {
                     seen.last_ms = look.at_ms;
                     if !seen.listed {
@@ -206,20 +214,21 @@ impl Fold {
         let mut charge = Charge { listed: some_read.then_some(Bytes::ZERO), complete, ..Charge::default() };
         // One GPU that fell off the bus must not hide that the memory of another is still on its way back.
         for fold in self.devices.iter().filter(|(uuid, _)| !self.unread.contains(*uuid)).map(|(_, fold)| fold) {
-            let mut others = fold.listed_before || fold.system_pages;
             for (key, bytes) in &fold.last {
                 let Some(origin) = fold.origins.get(key) else { continue };
                 if self.rule.charges(&self.seen, origin) {
                     charge.entries += 1;
                     charge.listed = charge.listed.zip(*bytes).map(|(sum, b)| sum + b);
                 } else {
-                    others = true;
                     charge.new_entries += usize::from(origin.first_ms > 0);
                 }
             }
-            if !others && let (Some(before), Some(now)) = (fold.excess_before, fold.excess_last) {
-                charge.excess_growth = charge.excess_growth + Bytes::at_least_zero(now - before);
+            let growth = fold.excess_before.zip(fold.excess_last).map_or(0, |(before, now)| now - before);
+            charge.unlisted_growth = charge.unlisted_growth.max(Bytes::at_least_zero(growth));
+            if !fold.handover.others_listed() && !fold.system_pages {
+                charge.excess_growth = charge.excess_growth + Bytes::at_least_zero(growth);
             }
+            charge.undecided |= !fold.system_pages && fold.handover.is_undecided();
         }
         charge
     }
@@ -228,7 +237,11 @@ impl Fold {
     pub fn trace(&self) -> Trace {
         Trace {
             seen: self.seen.values().cloned().collect(),
-            devices: self.devices.values().map(|d| d.trace.clone()).collect(),
+            devices: self
+                .devices
+                .values()
+                .map(|d| DeviceTrace { handover: d.handover.sums(), ..d.trace.clone() })
+                .collect(),
             origins: self
                 .devices
                 .values()

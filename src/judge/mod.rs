@@ -11,6 +11,7 @@ mod ends;
 mod entries;
 mod findings;
 pub mod fold;
+mod handover;
 mod holders;
 mod kernel;
 mod lineage;

@@ -8,6 +8,7 @@ mod device;
 mod doctor;
 mod failure;
 mod gap;
+mod handover;
 mod ids;
 mod launch;
 mod marker;
@@ -31,6 +32,7 @@ pub use doctor::{
 };
 pub use failure::{Failure, FailureKind};
 pub use gap::{Gap, Trouble};
+pub use handover::{EntryKey, Grower, Handover};
 pub use ids::{BootId, ProcId, Uuid};
 pub use launch::{Command, End, Launch, Leftover, Limits, Scope, SettleEnd};
 pub use marker::{MARKER, marker_names, run_began};
@@ -49,7 +51,7 @@ pub use torch::{
     TorchCounts, TorchDevice, TorchLive, TorchNames, TorchOwner, TorchPoint, TorchProcess, TorchRecord, TorchReference,
     TorchSplit, TorchStage, TorchStart, TorchStorage, TorchThread, TorchView,
 };
-pub use trace::{DeviceEvent, DeviceTrace, EntryOrigin, Move, Observation, Point, ProcessCurve, Seen, Trace};
+pub use trace::{DeviceEvent, DeviceTrace, EntryOrigin, Observation, Point, ProcessCurve, Seen, Trace};
 
 /// Schema names that the tool writes and reads. The number after the slash grows when a reader of the old form would
 /// misread the new one.

@@ -1,7 +1,7 @@
 //! What was seen between two snapshots, folded as it came in, so that a run of weeks needs no more room than one of
 //! seconds.
 
-use super::{Ancestor, Bytes, Gap, Launch, ProcId, Snapshot, Uuid};
+use super::{Ancestor, Bytes, Gap, Handover, Launch, ProcId, Snapshot, Uuid};
 use serde::{Deserialize, Serialize};
 
 /// A process that NVML listed during the run, or a descendant of the command: remembered, because a ghost's PID can
@@ -46,17 +46,6 @@ pub struct EntryOrigin {
     pub id: Option<ProcId>,
 }
 
-/// Listed foreign memory that grew in the look in which own memory went: the mark of memory that changed hands.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Move {
-    /// When.
-    pub at_ms: u64,
-    /// Charged processes that were listed in the look before and are not any more, with the bytes they had.
-    pub lost: Vec<(ProcId, Bytes)>,
-    /// Entries of others that grew, with the growth.
-    pub gained: Vec<(ProcId, Bytes)>,
-}
-
 /// One point of a device's curve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Point {
@@ -89,10 +78,15 @@ pub struct DeviceTrace {
     /// Smallest growth of the excess since the before-look over the settling looks, in bytes, signed; `None` if no
     /// settling look could be read.
     pub settled_excess_growth: Option<i64>,
+    /// By how much charged memory, with the growth of the excess, had fallen in the last settling look from the most that
+    /// it was in one.
+    #[serde(default)]
+    pub settled_fall: Bytes,
     /// Largest listed memory of each process.
     pub process_peaks: Vec<(ProcId, Bytes)>,
-    /// Memory that seemed to change hands.
-    pub moves: Vec<Move>,
+    /// Growth of what is not the run's, and how much of it came when processes of the run ended.
+    #[serde(default)]
+    pub handover: Handover,
     /// The curve, thinned.
     pub points: Vec<Point>,
     /// Listed memory of each charged process over time.

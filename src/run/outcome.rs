@@ -25,6 +25,8 @@ pub struct Options {
     pub quiet: Duration,
     /// Unaccounted growth up to here is not waited for.
     pub tolerated: Bytes,
+    /// Unaccounted growth beside others below this is noise.
+    pub noise: Bytes,
     /// The command is ended after this time.
     pub timeout: Option<Duration>,
     /// From SIGTERM to SIGKILL.

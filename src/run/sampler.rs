@@ -72,6 +72,7 @@ struct Taken {
     look: Look,
     facts: Option<LookFacts>,
     new_entries: usize,
+    unlisted_growth: Bytes,
 }
 
 impl Sampler {
@@ -212,16 +213,17 @@ impl Sampler {
         for process in processes {
             self.remember(&process, look.at_ms);
         }
-        let mut new_entries = 0;
+        let (mut new_entries, mut unlisted_growth) = (0, Bytes::ZERO);
         let facts = if let Some(fold) = &mut self.fold {
             fold.look(&look, asked.settling);
             let charge = fold.charge();
-            new_entries = charge.new_entries;
+            (new_entries, unlisted_growth) = (charge.new_entries, charge.unlisted_growth);
             asked.settling.then_some(LookFacts {
                 listed: charge.listed,
                 complete: charge.complete,
                 entries: charge.entries,
                 growth: charge.excess_growth,
+                undecided: charge.undecided,
                 after_all_gone: asked.all_gone,
             })
         } else {
@@ -232,7 +234,7 @@ impl Sampler {
         };
         let same = self.last.as_ref().is_some_and(|last| shows_the_same(&last.look, &look));
         self.still = if same { self.still.saturating_add(1) } else { 0 };
-        self.last = Some(Taken { asked_at: asked.at, look, facts, new_entries });
+        self.last = Some(Taken { asked_at: asked.at, look, facts, new_entries, unlisted_growth });
     }
 
     /// Remembers a process that was seen alive.
@@ -274,7 +276,9 @@ impl Sampler {
     /// over a device nor by anybody on it: memory of the run that lives on in one neighbour may be outweighed by what
     /// another gave back.
     pub(super) fn nothing_to_explain(&self, before: &Look) -> bool {
-        let Some(Taken { look, facts: Some(facts), new_entries: 0, .. }) = &self.last else { return false };
+        let Some(Taken { look, facts: Some(facts), new_entries: 0, unlisted_growth, .. }) = &self.last else {
+            return false;
+        };
         let no_more = |device: &DeviceLook| {
             let before = before.devices.iter().find(|d| d.uuid == device.uuid);
             let used = before.and_then(DeviceLook::used);
@@ -285,6 +289,8 @@ impl Sampler {
         facts.listed == Some(Bytes::ZERO)
             && facts.entries == 0
             && facts.growth == Bytes::ZERO
+            // What moves between looks by itself (a context that starts, one that ends) is less.
+            && *unlisted_growth <= Bytes::mib(32)
             && look.devices.iter().all(no_more)
     }
 

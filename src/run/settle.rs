@@ -26,8 +26,6 @@ pub(super) struct Rules {
     pub quiet: Duration,
     /// Unaccounted growth up to here does not change the verdict and is not waited for.
     pub tolerated: Bytes,
-    /// What is charged may be held outside the tree (every scope but `run`), or by somebody out of sight.
-    pub outsiders: bool,
 }
 
 /// What the last look said about the run.
@@ -41,6 +39,8 @@ pub(super) struct LookFacts {
     pub entries: usize,
     /// Unaccounted growth that can be charged.
     pub growth: Bytes,
+    /// More looks may tell whether memory that is on no list was the run's.
+    pub undecided: bool,
     /// The look was asked for when nothing of the run lived any more.
     pub after_all_gone: bool,
 }
@@ -91,6 +91,8 @@ pub(super) enum Waiting {
     Draining(Option<Bytes>),
     /// So many own processes still run.
     Living(usize),
+    /// Whether memory that others keep was the run's.
+    Telling,
 }
 
 /// What to do.
@@ -108,6 +110,7 @@ pub(super) struct Settle {
     rules: Rules,
     quiet: Option<Quiet>,
     unknown_since: Option<Duration>,
+    undecided_since: Option<Duration>,
 }
 
 /// Since when nothing has changed, and what it was.
@@ -121,7 +124,7 @@ struct Quiet {
 impl Settle {
     /// At the end of the command.
     pub(super) fn new(rules: Rules) -> Self {
-        Self { rules, quiet: None, unknown_since: None }
+        Self { rules, quiet: None, unknown_since: None, undecided_since: None }
     }
 
     /// Takes what is known now.
@@ -162,7 +165,16 @@ impl Settle {
             return self.unknown(facts);
         }
         self.unknown_since = None;
-        if left == Bytes::ZERO { Step::Done(SettleEnd::AllGone) } else { self.outside(facts, Some(left)) }
+        if left > Bytes::ZERO {
+            return self.outside(facts, Some(left));
+        }
+        if look.undecided {
+            let since = *self.undecided_since.get_or_insert(facts.now);
+            if facts.now.saturating_sub(since) < self.rules.quiet {
+                return Step::Wait(Waiting::Telling);
+            }
+        }
+        Step::Done(SettleEnd::AllGone)
     }
 
     /// What can be read shows nothing of the run, and something cannot be read: it is asked for a little longer.
@@ -175,14 +187,12 @@ impl Settle {
         }
     }
 
-    /// Memory is there whose owner does not live below us: the dead's is waited for, that of processes elsewhere is
-    /// theirs when it does not change.
+    /// Memory is there and nothing of the run lives below us. It may still be on its way; when it does not change any
+    /// more, somebody elsewhere keeps it, or the driver does. (Memory that is slow to come back, as when host memory is
+    /// unpinned, keeps its process from ending.)
     fn outside(&mut self, facts: Facts<'_>, left: Option<Bytes>) -> Step {
         let nobody = TreeFacts { at: facts.now, ..TreeFacts::default() };
-        if self.rules.outsiders && self.quiet(nobody, left) {
-            return Step::Done(SettleEnd::Unchanged);
-        }
-        Step::Wait(Waiting::Draining(left))
+        if self.quiet(nobody, left) { Step::Done(SettleEnd::Unchanged) } else { Step::Wait(Waiting::Draining(left)) }
     }
 
     /// Something of the run lives.

@@ -19,7 +19,7 @@ use crate::{
     dispositions,
     exit::Ending,
     judge::fold::Fold,
-    model::{End, Leftover, ProcId, Scope, SettleEnd, Snapshot},
+    model::{End, Leftover, ProcId, SettleEnd, Snapshot},
     observe::shm::Listing,
 };
 use rustix::process::Signal;
@@ -123,12 +123,7 @@ impl Session {
         sampler.start(started);
         let started_ms = sampler.at_ms(started);
         let tree = Tree::new(self.myself.id, command, started, options.quiet);
-        let rules = Rules {
-            cap: options.settle,
-            quiet: options.quiet,
-            tolerated: options.tolerated,
-            outsiders: options.scope != Scope::Run || before.observer.out_of_sight(),
-        };
+        let rules = Rules { cap: options.settle, quiet: options.quiet, tolerated: options.tolerated };
         let watch = Watch {
             session: self,
             before,
@@ -302,7 +297,8 @@ impl Watch<'_> {
         }
         let root = self.session.myself.id;
         let snapshot = self.before.snapshot(root, Some(self.command));
-        self.sampler.begin(Fold::new(&snapshot, self.options.scope, Some(root)).of_command(self.command));
+        let fold = Fold::new(&snapshot, self.options.scope, Some(root), self.options.noise).of_command(self.command);
+        self.sampler.begin(fold);
         self.before_snapshot = Some(snapshot);
         if self.ended.is_some() {
             self.sampler.hurry();

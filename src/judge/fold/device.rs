@@ -1,20 +1,21 @@
-//! The looks of one device: its peaks, its curves, and what moved between processes. Who is charged is told to it, so
+//! The looks of one device: its peaks and its curves, and what may have changed hands. Who is charged is told to it, so
 //! that it knows no processes.
 
+use super::handover::Looks;
 use crate::{
     judge::accounting::excess,
-    model::{Bytes, Device, DeviceTrace, Entry, EntryOrigin, Move, Point, ProcId, ProcessCurve, Snapshot, SystemPages},
+    model::{
+        Bytes, Device, DeviceTrace, Entry, EntryKey, EntryOrigin, Handover, Point, ProcId, ProcessCurve, Snapshot,
+        SystemPages,
+    },
 };
 use std::collections::BTreeMap;
 
 /// Points of a curve before it is thinned to half.
 const MAX_POINTS: usize = 1024;
-/// Moves that are kept for one device; more than this says nothing new.
-const MAX_MOVES: usize = 256;
 /// Processes of a device whose curves are kept, and changes of one curve.
 const MAX_CURVES: usize = 64;
 const MAX_CHANGES: usize = 256;
-pub(super) type Key = (u32, Option<u32>, Option<u32>);
 
 /// One device, folded.
 #[derive(Debug)]
@@ -24,18 +25,19 @@ pub(super) struct DeviceFold {
     pub(super) excess_last: Option<i128>,
     /// Looks have failed since then.
     excess_missed: bool,
-    /// The context costs of a device that listed others before are theirs.
-    pub(super) listed_before: bool,
     /// What no list names may be the operating system's.
     pub(super) system_pages: bool,
-    pub(super) origins: BTreeMap<Key, EntryOrigin>,
-    pub(super) last: BTreeMap<Key, Option<Bytes>>,
+    pub(super) origins: BTreeMap<EntryKey, EntryOrigin>,
+    pub(super) last: BTreeMap<EntryKey, Option<Bytes>>,
+    pub(super) handover: Looks,
+    /// The most that was charged in a settling look.
+    settled_most: Bytes,
     stride: u64,
 }
 
 impl DeviceFold {
-    /// Starts at the before-look.
-    pub(super) fn new(before: &Snapshot, device: &Device) -> Self {
+    /// Starts at the before-look. `noise`: unaccounted growth beside others below this says nothing.
+    pub(super) fn new(before: &Snapshot, device: &Device, noise: Bytes) -> Self {
         let (uuid, look) = (&device.identity.uuid, &device.look);
         let entries = look.entries.as_deref().unwrap_or_default();
         let origin = |e: &Entry| EntryOrigin {
@@ -57,18 +59,20 @@ impl DeviceFold {
                 peak_charged_with_excess: Bytes::ZERO,
                 excess_rises: Bytes::ZERO,
                 settled_excess_growth: None,
+                settled_fall: Bytes::ZERO,
                 process_peaks: Vec::new(),
-                moves: Vec::new(),
+                handover: Handover::default(),
                 points: Vec::new(),
                 process_curves: Vec::new(),
             },
             excess_before: excess,
             excess_last: excess,
             excess_missed: false,
-            listed_before: !entries.is_empty(),
             system_pages: device.identity.system_pages() != SystemPages::No,
-            origins: entries.iter().map(|e| (key(e), origin(e))).collect(),
-            last: entries.iter().map(|e| (key(e), e.bytes)).collect(),
+            origins: entries.iter().map(|e| (e.into(), origin(e))).collect(),
+            last: entries.iter().map(|e| (e.into(), e.bytes)).collect(),
+            handover: Looks::new(entries, excess, noise),
+            settled_most: Bytes::ZERO,
             stride: 1,
         }
     }
@@ -89,11 +93,11 @@ impl DeviceFold {
         settling: bool,
         charged: &dyn Fn(&EntryOrigin) -> bool,
     ) {
-        let now: BTreeMap<Key, Option<Bytes>> = entries.iter().map(|e| (key(e), e.bytes)).collect();
-        let is_charged = |k: &Key| self.origins.get(k).is_some_and(charged);
+        let now: BTreeMap<EntryKey, Option<Bytes>> = entries.iter().map(|e| (e.into(), e.bytes)).collect();
+        let is_charged = |k: &EntryKey| self.origins.get(k).is_some_and(charged);
         let sum = now.iter().filter(|(k, _)| is_charged(k)).filter_map(|(_, b)| *b).sum::<Bytes>();
         let growth = self.excess_before.zip(excess).map(|(before, now)| now - before);
-        self.record_move(at_ms, &now, charged);
+        self.record_handover(at_ms, &now, excess, charged);
         for (k, bytes) in &now {
             if let (Some(id), Some(bytes)) = (self.origins.get(k).and_then(|o| o.id), *bytes) {
                 match self.trace.process_peaks.iter_mut().find(|(who, _)| *who == id) {
@@ -119,6 +123,11 @@ impl DeviceFold {
             trace.excess_rises = trace.excess_rises + Bytes::at_least_zero(now - since);
         }
         self.excess_missed = excess.is_none();
+        if settling {
+            let charged = sum + Bytes::at_least_zero(growth.unwrap_or(0));
+            self.settled_most = self.settled_most.max(charged);
+            trace.settled_fall = self.settled_most.saturating_sub(charged);
+        }
         if settling && let Some(growth) = growth.and_then(|g| i64::try_from(g).ok()) {
             // Memory that is listed no more but stays (an exported handle whose maker ends) begins a new count.
             let same_entries = self.last.keys().eq(now.keys());
@@ -131,25 +140,25 @@ impl DeviceFold {
         self.record_point(Point { at_ms, used, charged: sum });
     }
 
-    /// Notes the look in which charged memory went and others' grew.
-    fn record_move(&mut self, at_ms: u64, now: &BTreeMap<Key, Option<Bytes>>, charged: &dyn Fn(&EntryOrigin) -> bool) {
-        let mut lost = Vec::new();
-        let mut gained = Vec::new();
-        for (k, origin) in &self.origins {
-            let before = self.last.get(k).copied().flatten();
-            let after = now.get(k).copied();
-            let Some(id) = origin.id else { continue };
-            match (charged(origin), before, after) {
-                (true, Some(bytes), None) => lost.push((id, bytes)),
-                (false, Some(bytes), Some(Some(grown))) if grown > bytes => {
-                    gained.push((id, grown.saturating_sub(bytes)));
-                }
-                _ => {}
-            }
-        }
-        if !lost.is_empty() && !gained.is_empty() && self.trace.moves.len() < MAX_MOVES {
-            self.trace.moves.push(Move { at_ms, lost, gained });
-        }
+    /// Tells what may have changed hands who of the run is gone and who else is there.
+    fn record_handover(
+        &mut self,
+        at_ms: u64,
+        now: &BTreeMap<EntryKey, Option<Bytes>>,
+        unlisted: Option<i128>,
+        charged: &dyn Fn(&EntryOrigin) -> bool,
+    ) {
+        let is_charged = |k: &EntryKey| self.origins.get(k).is_some_and(charged);
+        // What an entry had that the driver tells nothing of may be any amount.
+        let gone = |(k, bytes): (&EntryKey, &Option<Bytes>)| {
+            (!now.contains_key(k) && is_charged(k)).then(|| bytes.unwrap_or(Bytes(u64::MAX)))
+        };
+        let gone = self.last.iter().filter_map(gone).reduce(|sum, bytes| Bytes(sum.0.saturating_add(bytes.0)));
+        // Who was gone before it could be named may have been the run's.
+        let is_others =
+            |k: &EntryKey| self.origins.get(k).is_some_and(|o| (o.first_ms == 0 || o.id.is_some()) && !charged(o));
+        let others = now.iter().filter(|(k, _)| is_others(k)).map(|(k, bytes)| (*k, *bytes));
+        self.handover.look(at_ms, gone, others, unlisted);
     }
 
     /// Keeps every `stride`-th point; when there are too many, every second one goes.
@@ -167,11 +176,6 @@ impl DeviceFold {
             self.stride *= 2;
         }
     }
-}
-
-/// What tells the entries of a device apart.
-pub(super) fn key(entry: &Entry) -> Key {
-    (entry.pid, entry.gi, entry.ci)
 }
 
 /// Keeps what changed; when a curve gets long, every second point of its older half goes.

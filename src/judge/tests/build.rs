@@ -6,6 +6,8 @@ use crate::model::{
 };
 use std::collections::BTreeSet;
 
+/// Unaccounted growth below this is noise, as by default.
+pub(in crate::judge) const NOISE: Bytes = Bytes::mib(128);
 /// The subreaper of all test runs.
 pub(in crate::judge) const ROOT: ProcId = ProcId { pid: 900, start_ticks: 9_000 };
 /// The command of all test runs, unless a recording names its own.

@@ -3,10 +3,13 @@
 
 mod advice;
 pub(in crate::judge) mod build;
+mod busy;
 mod causes;
+mod handover;
 mod hidden;
 mod properties;
 mod recordings;
+mod settled;
 mod unlisted;
 mod words;
 mod worlds;

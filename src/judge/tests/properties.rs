@@ -78,8 +78,10 @@ proptest! {
         let run = Run::new(&told.observation);
         let unknown = run.processes.iter().any(|p| run.lineage(p.into()) == Lineage::Unknown)
             || told.report.ghosts.iter().any(|g| g.lineage == Lineage::Unknown);
-        let moved = told.observation.trace.devices[0].moves.iter().any(|m| !m.gained.is_empty());
-        if !told.world.own_alive() && !unknown && !moved {
+        let seen = &told.observation.trace.devices[0].handover;
+        let coincided = seen.unlisted_then.0 > 0 || seen.growers.iter().any(|g| g.grown_then.0 > 0);
+        let handle_of_others = story.during.iter().any(|(own, event)| !own && matches!(event, Event::Export(_)));
+        if !told.world.own_alive() && !unknown && !coincided && !handle_of_others {
             prop_assert_eq!(told.high(), Some(Bytes(told.low())));
             prop_assert_eq!(told.report.verdict, Verdict::Clean);
         }

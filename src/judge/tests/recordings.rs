@@ -1,7 +1,7 @@
 //! Every sequence of `tests/recordings/`, judged. The expected numbers were computed by hand from the recorded bytes
 //! before the code was run; one context costs 9,279,897 bytes by the model and 9,240,576 in the recordings.
 
-use super::build::{ancestor, id, launch, process};
+use super::build::{NOISE, ancestor, id, launch, process};
 use crate::{
     judge::{fold::Fold, judge},
     model::{
@@ -194,7 +194,7 @@ impl Case {
         let own: BTreeSet<u32> = lines.iter().flat_map(|l| self.own.iter().filter_map(|r| l.role(r))).collect();
         let root = first.observer();
         let before = first.snapshot(&own, self.inside);
-        let mut fold = Fold::new(&before, Scope::Run, Some(root));
+        let mut fold = Fold::new(&before, Scope::Run, Some(root), NOISE);
         for l in &lines[1..] {
             for p in l.processes(&own) {
                 fold.remember(&p, l.ms);
@@ -354,9 +354,10 @@ fn contexts_of_others_explain_their_own_cost() {
         2 * 1634 * MIB,
         Verdict::Residue,
     );
-    // 1,642.875 MiB used with one context left: 8.875 MiB beside the list, 26,215 bytes more than the model's cost.
+    // 1,642.875 MiB used with one context left: 8.875 MiB beside the list, 26,215 bytes more than the model's cost. Others
+    // were there meanwhile, so it is not certain that these are the run's.
     case("three_contexts", &["before", "three", "2 left", "1 left"], "c", &["c"]).expect(
-        1634 * MIB + 26_215,
+        1634 * MIB,
         1634 * MIB + 26_215,
         Verdict::Residue,
     );
@@ -413,7 +414,7 @@ fn inside_a_pid_namespace_a_number_is_a_ghost_only_if_it_was_seen_alive() {
     let mut seen = inside(&["before", "own ghost"]).observation();
     let ghost = id(21, 11_500);
     let root = seen.before.observer.id;
-    let mut fold = Fold::new(&seen.before, Scope::Run, Some(root));
+    let mut fold = Fold::new(&seen.before, Scope::Run, Some(root), NOISE);
     fold.remember(&process(ghost, vec![ancestor(root, "gpuresid")], None), 10);
     let look = seen.after.devices[0].look.clone();
     fold.look(&Look { at_ms: 20, devices: vec![look.clone()] }, false);

@@ -1,7 +1,7 @@
 //! A world with one GPU, a checked command and neighbours, that knows the truth: what every process holds, listed or
 //! not. It shows the judgement only what NVML and `/proc` would show.
 
-use super::build::{COMMAND, ROOT, ancestor, entry, files, id, launch, look, process, snapshot};
+use super::build::{COMMAND, NOISE, ROOT, ancestor, entry, files, id, launch, look, process, snapshot};
 use crate::{
     judge::{fold::Fold, judge},
     model::{
@@ -187,7 +187,7 @@ pub(super) fn tell(story: &Story) -> Told {
     }
     let before = world.snapshot();
     world.at_ms = 1;
-    let mut fold = Fold::new(&before, Scope::Run, Some(ROOT));
+    let mut fold = Fold::new(&before, Scope::Run, Some(ROOT), NOISE);
     for (own, event) in &story.during {
         world.at_ms += 100;
         world.apply(event, *own);
