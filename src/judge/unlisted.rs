@@ -11,7 +11,7 @@ pub(crate) fn shares(scene: &Scene<'_>, judged: &[Judged]) -> BTreeMap<ProcId, B
     let mut shares: BTreeMap<ProcId, Bytes> = BTreeMap::new();
     let Some(run) = scene.run else { return shares };
     for device in judged {
-        let named = device.parts.own_listed + device.parts.moved_proven;
+        let named = device.parts.own_listed + device.parts.listed_elsewhere.certain;
         let unlisted = device.report.charged_residue_bytes.saturating_sub(named);
         let minor = scene.snapshot.device(&device.report.uuid).and_then(|d| d.identity.minor);
         let can_keep = |process: &&Process| {

@@ -52,7 +52,7 @@ fn verdicts(every: usize, first: usize) -> BTreeMap<(Truth, Verdict), usize> {
     for start in lines.iter().filter(|l| is(l, "start") && l.role.as_deref() == Some("command")) {
         let own = start.pid.unwrap();
         let Some(end) = lines.iter().find(|l| is(l, "end") && l.pid == Some(own)) else { continue };
-        let phase = lines.iter().filter(|l| is(l, "phase") && l.ms <= start.ms).next_back().unwrap();
+        let phase = lines.iter().rfind(|l| is(l, "phase") && l.ms <= start.ms).unwrap();
         let phase = phase.text.as_deref().unwrap();
         let note = lines.iter().find(|l| is(l, "note") && l.command == Some(own)).and_then(|l| l.text.as_deref());
         let truth = match note {

@@ -32,7 +32,7 @@ fn judged(ended: u64, world: impl Fn(u64) -> Moment) -> (Report, u64) {
 }
 
 fn judged_with(ended: u64, world: impl Fn(u64) -> Moment, other: impl Fn(u32) -> Process) -> (Report, u64) {
-    let own = |pid: u32| pid >= OWN && pid < 60_000;
+    let own = |pid: u32| (OWN..60_000).contains(&pid);
     let person = |pid: u32| match own(pid) {
         true => process(id(pid, 9_001 + u64::from(pid)), vec![ancestor(ROOT, "gpuresid")], Some(files(23, 2, 4))),
         false => other(pid),
