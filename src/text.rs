@@ -2,6 +2,7 @@
 //! newlines, text that reads backwards, ten kilobytes, or a password. One place, because one forgotten caller is
 //! enough for a terminal to be written to by a stranger.
 
+pub mod name;
 pub mod program;
 mod secrets;
 
@@ -55,6 +56,11 @@ pub fn from_bytes(bytes: &[u8]) -> String {
         }
     }
     out
+}
+
+/// The last part of a path.
+pub fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// Columns that `text` takes on a terminal.

@@ -163,3 +163,23 @@ fn redacted_output_names_no_arguments_users_or_hosts() {
     assert_eq!(judged["command"]["argv"], serde_json::json!(["python3", "***"]));
     holder.kill();
 }
+
+#[test]
+fn a_title_is_named_whole_and_with_its_program() {
+    let rig = Rig::new();
+    let title = "[kworker/0:1]";
+    let words = ["alloc", "0", "1GiB", "settitle", title, "rename", title, "ready", "up", "stop-self", "hold"];
+    let _stopped = rig.start_of(&rig.program_of(words));
+    let pid = rig.wait_for("up");
+    let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap();
+    let shown = format!("{title} ({})", program.file_name().unwrap().to_str().unwrap());
+    let look = || rig.run("status --json").json();
+    support::wait_until("it to stop", || look()["holders"][0]["cause"] == "stopped");
+    let status = look();
+    assert_eq!(status["holders"][0]["command"], shown);
+    assert_eq!(status["holders"][0]["name"], shown);
+    let disturbs = format!("PID {pid} ({shown})");
+    assert!(status["advice"].as_array().unwrap().iter().any(|step| step["disturbs"] == disturbs), "{status:#}");
+    let text = rig.run("status").stdout;
+    assert!(text.contains(&format!("  {shown}\n")) && text.contains(&format!("Disturbs: {disturbs}\n")), "{text}");
+}

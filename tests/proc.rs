@@ -5,7 +5,7 @@
 #![allow(clippy::print_stderr, reason = "a test that cannot run here says why")]
 
 use gpuresid::{
-    model::{Process, ProcessState},
+    model::{OnSigterm, Process, ProcessState},
     observe::proc::{ProcOptions, ProcReader, Scan},
 };
 use std::{
@@ -281,6 +281,72 @@ fn a_stopped_process_is_stopped() {
     let found =
         eventually("it stops", || reader.examine(child.pid()).unwrap().filter(|p| p.state == ProcessState::Stopped));
     assert_eq!((nodes(&found), found.dying), (vec![("nvidia0", 1)], false));
+}
+
+#[test]
+fn what_the_letter_of_the_state_does_not_tell() {
+    let dev = dev();
+    let facts = |script: &str| {
+        let child = python(dev.path(), &format!("import signal\n{script}\nready()\nforever()"));
+        let process = reader(dev.path()).identify(child.pid()).unwrap().unwrap();
+        (process, child)
+    };
+    for (script, does) in [
+        ("", OnSigterm::Ends),
+        ("signal.signal(signal.SIGTERM, lambda *_: None)", OnSigterm::Handles),
+        ("signal.signal(signal.SIGTERM, signal.SIG_IGN)", OnSigterm::Ignores),
+        ("signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])", OnSigterm::Blocks),
+        // Another thread takes it.
+        (
+            "threading.Thread(target=forever, daemon=True).start(); signal.pthread_sigmask(signal.SIG_BLOCK, [15])",
+            OnSigterm::Ends,
+        ),
+    ] {
+        assert_eq!(facts(script).0.on_sigterm, Some(does), "{script}");
+    }
+    let (process, child) = facts("signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])");
+    assert!(!process.sigterm_pending && !process.core_dumping && !process.dying);
+    signal(child.pid(), "TERM");
+    assert!(reader(dev.path()).identify(child.pid()).unwrap().unwrap().sigterm_pending);
+}
+
+#[test]
+fn the_program_is_known_whatever_the_title_says() {
+    let dev = dev();
+    let child = python(dev.path(), "libc.prctl(15, b'[kworker/0:1]', 0, 0, 0)\nready()\nforever()");
+    let process = reader(dev.path()).identify(child.pid()).unwrap().unwrap();
+    assert_eq!(process.comm, "[kworker/0:1]");
+    let file = std::fs::read_link(format!("/proc/{}/exe", child.pid())).unwrap();
+    assert_eq!(process.program.as_deref(), file.file_name().unwrap().to_str());
+}
+
+/// Writing a core of this size takes long enough to be seen.
+#[test]
+fn a_process_that_writes_its_core_is_seen_to() {
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+    if pattern.starts_with(['|', '/', '@']) {
+        eprintln!("skipped: cores go elsewhere ({})", pattern.trim());
+        return;
+    }
+    let (dev, cwd) = (dev(), tempfile::tempdir().unwrap());
+    if rustix::process::getrlimit(rustix::process::Resource::Core).maximum == Some(0) {
+        eprintln!("skipped: cores are switched off here");
+        return;
+    }
+    let script = format!(
+        "import resource\nos.chdir('{}')\nhard = resource.getrlimit(resource.RLIMIT_CORE)[1]\n\
+         resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))\nfull = b'x' * (256 << 20)\nready()\nforever()",
+        cwd.path().display()
+    );
+    let child = python(dev.path(), &script);
+    signal(child.pid(), "ABRT");
+    let reader = reader(dev.path());
+    let process = eventually("it to write its core", || {
+        let process = reader.identify(child.pid()).unwrap()?;
+        assert_ne!(process.state, ProcessState::Zombie, "it ended without being seen to write its core");
+        process.core_dumping.then_some(process)
+    });
+    assert!(process.dying && !process.kill_pending);
 }
 
 #[test]

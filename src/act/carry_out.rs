@@ -9,7 +9,7 @@ use super::{
 use crate::{
     model::{LeftAlone, ProcId, Process, ProcessState, ReclaimStep, Role, StepOutcome},
     observe::proc::{ProcReader, ticks_now},
-    text,
+    text::{self, name::Name},
 };
 use rustix::process::Signal;
 use std::{
@@ -246,7 +246,7 @@ impl Hands<'_> {
                 start_ticks: process.id.start_ticks,
                 user: process.user.clone().or_else(|| process.uid.map(|u| u.to_string())),
                 uid: supervisor.uid,
-                command: text::display_command(&process.argv, &process.comm),
+                command: Name::from(&process).whole(),
                 role: Role::Holder,
                 cause: None,
                 why: vec![format!("PID {} started it while it was being ended", supervisor.id)],
@@ -274,7 +274,7 @@ impl Hands<'_> {
         if plan.left_alone.iter().any(|left| left.pid == process.id.pid) {
             return;
         }
-        let command = text::display_command(&process.argv, &process.comm);
+        let command = Name::from(process).whole();
         let why = format!("it stood below PID {} before that was ended, and was not in the plan", supervisor.id);
         (self.log)(&format!("PID {} ({}): left alone: {why}", process.id, text::shorten(&command, 80)));
         plan.left_alone.push(LeftAlone { pid: process.id.pid, command: Some(command), why });

@@ -11,7 +11,7 @@ use super::guard::{Guard, Never};
 use crate::{
     model::{ProcId, Process, ProcessState},
     observe::proc::ProcReader,
-    text,
+    text::name::Name,
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -149,7 +149,7 @@ pub fn stands(reader: &ProcReader, guard: &Guard, target: &Target) -> Result<Pro
         Err(error) => return Err(Refusal::NotSeen(format!("{error:#}"))),
     };
     if process.id != target.id {
-        return Err(Refusal::Reused(text::display_command(&process.argv, &process.comm)));
+        return Err(Refusal::Reused(Name::from(&process).whole()));
     }
     if process.state == ProcessState::Zombie && !process.leader_gone || process.state == ProcessState::Dead {
         return Err(Refusal::Gone);

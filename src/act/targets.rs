@@ -6,7 +6,7 @@ use crate::{
     judge::{is_agent, may_be_left_to_its_parent, proof_by_marker},
     model::{BootId, Cause, Holder, LeftAlone, Observer, ProcId, Process, Snapshot, StatusReport, marker_names},
     observe::{marker, proc::ProcReader},
-    text,
+    text::{self, name::Name},
 };
 use std::time::{Duration, SystemTime};
 
@@ -91,7 +91,7 @@ pub(super) fn leave(process: &Process, why: impl Into<String>) -> LeftAlone {
 }
 
 pub(super) fn command(process: &Process) -> String {
-    text::display_command(&process.argv, &process.comm)
+    Name::from(process).whole()
 }
 
 impl Targets {

@@ -5,7 +5,7 @@ use super::{again, plan::Plan};
 use crate::{
     model::{Advice, Bytes, Cause, DeviceStatus, ProcId, ReclaimStep, Role, Snapshot, StatusReport, StepOutcome, Uuid},
     observe::proc::ProcReader,
-    text,
+    text::name::Name,
 };
 use std::collections::BTreeSet;
 
@@ -127,7 +127,7 @@ fn moved(uuid: &Uuid, before: Looked<'_>, after: Looked<'_>, related: &BTreeSet<
             let (_, had) = then.iter().find(|(p, _)| *p == pid)?;
             let process = after.snapshot.process(pid).filter(|p| !p.shared_mappings.is_empty())?;
             let growth = now.saturating_sub(*had);
-            (growth > NOTICEABLE).then(|| (pid, text::display_command(&process.argv, &process.comm), growth))
+            (growth > NOTICEABLE).then(|| (pid, Name::from(process).whole(), growth))
         })
         .collect()
 }

@@ -10,7 +10,7 @@ use super::{
     trouble,
 };
 use crate::{
-    model::{Advice, Bytes, Cause, Ghost, Holder, Lineage, Process, ProcessState, Verdict},
+    model::{Advice, Bytes, Cause, Ghost, Holder, Lineage, OnSigterm, Process, ProcessState, Verdict},
     text,
 };
 
@@ -83,15 +83,15 @@ fn either_s(verdict: Verdict, holders: &[&Holder]) -> Option<Advice> {
 
 /// Whom a signal to this holder disturbs, in words.
 fn name(holder: &Holder) -> String {
-    let (program, rest) = holder.command.split_once(' ').unwrap_or((&holder.command, ""));
-    let program = program.rsplit('/').next().unwrap_or(program);
-    format!("PID {} ({})", holder.pid, text::shorten(format!("{program} {rest}").trim(), 60))
+    format!("PID {} ({})", holder.pid, text::shorten(holder.name(), 60))
 }
 
 /// The steps for each holder, by its cause; a step that serves several stands once.
 fn steps(scene: &Scene<'_>, holders: &[&Holder], ghosts: &[Ghost]) -> Vec<Advice> {
     let mut steps: Vec<Advice> = Vec::new();
-    if holders.iter().any(|h| h.cause == Cause::Draining) {
+    let living = |h: &&&Holder| scene.living(h);
+    let leaving = holders.iter().filter(|h| h.cause == Cause::Draining);
+    if leaving.clone().any(|h| !living(&h).is_some_and(kernel::writes_its_core)) {
         steps.push(step(
             Some("gpuresid".into()),
             "look again in a few seconds: the kernel is giving the memory back, nothing needs to be ended",
@@ -110,14 +110,48 @@ fn steps(scene: &Scene<'_>, holders: &[&Holder], ghosts: &[Ghost]) -> Vec<Advice
     steps
 }
 
-/// The first process of a PID namespace takes no SIGTERM that it does not handle: only SIGKILL from outside ends it.
-fn firm(holder: &Holder, mut step: Advice) -> Advice {
-    let plain = format!("kill {}", holder.pid);
-    if holder.inner_pid == Some(1) && step.command.as_deref() == Some(&plain) {
-        step.command = Some(format!("kill -KILL {}", holder.pid));
-        step.why.push_str("; it is the first process of its PID namespace, which no other signal ends");
-    }
+/// Where a plain signal would do nothing: who ignores or blocks it, and the first process of a PID namespace, which
+/// takes no SIGTERM that it does not handle. Only SIGKILL from outside ends these.
+fn firm(scene: &Scene<'_>, holder: &Holder, mut step: Advice) -> Advice {
+    let process = scene.living(holder);
+    let handles = process.is_some_and(|p| p.on_sigterm == Some(OnSigterm::Handles));
+    let why = if process.is_some_and(kernel::resists_sigterm) {
+        "; it does nothing on a plain kill"
+    } else if holder.inner_pid == Some(1) && !handles {
+        "; it is the first process of its PID namespace, which no other signal ends"
+    } else {
+        return step;
+    };
+    let pid = holder.pid;
+    let firm = match step.command.as_deref() {
+        Some(command) if command == format!("kill {pid}") => format!("kill -KILL {pid}"),
+        Some(command) if command == format!("kill {pid}; kill -CONT {pid}") => format!("kill -KILL {pid}"),
+        _ => return step,
+    };
+    step.command = Some(firm);
+    step.why.push_str(why);
     step
+}
+
+/// It ends by itself when its core is written. Only who does not want the core gains anything by ending it.
+fn writes_its_core(scene: &Scene<'_>, holder: &Holder) -> Vec<Advice> {
+    let (pid, bytes) = (holder.pid, amount(scene, holder));
+    vec![
+        step(
+            Some("gpuresid".into()),
+            format!(
+                "look again later: PID {pid} ends by itself when its core is written, which takes as long as its memory is large"
+            ),
+            "nobody",
+        ),
+        step(
+            Some(format!("kill -KILL {pid}")),
+            format!(
+                "only if nobody wants the core: end it at once{bytes}; the core is cut short and is of no use then"
+            ),
+            format!("whoever wants to know why {} crashed", name(holder)),
+        ),
+    ]
 }
 
 fn of_holder(scene: &Scene<'_>, holder: &Holder) -> Vec<Draft> {
@@ -140,6 +174,7 @@ fn of_holder(scene: &Scene<'_>, holder: &Holder) -> Vec<Draft> {
     }
     match holder.cause {
         Cause::StuckInKernel => process.map(|p| plain(stuck(holder, p))).unwrap_or_default(),
+        Cause::Draining if process.is_some_and(kernel::writes_its_core) => plain(writes_its_core(scene, holder)),
         Cause::Stopped => stopped(scene, holder, process, &whose),
         Cause::HalfDead => end(scene, holder, process, || {
             step(
@@ -211,7 +246,7 @@ fn again(scene: &Scene<'_>, holder: &Holder, process: Option<&Process>) -> Strin
 
 /// How a holder is ended: with the plain signal, or at the level that owns it, or the one and then the other.
 fn end(scene: &Scene<'_>, holder: &Holder, process: Option<&Process>, signal: impl FnOnce() -> Advice) -> Vec<Draft> {
-    let signal = || plain(vec![firm(holder, signal())]);
+    let signal = || plain(vec![firm(scene, holder, signal())]);
     let known = process.and_then(programs::recognise);
     if let Some(known) = &known
         && let programs::Remedy::LeaveAlone(why) = known.program.remedy

@@ -44,8 +44,8 @@ pub(crate) fn cause(scene: &Scene<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<S
     if let Some(why) = kernel::stuck(process) {
         return (Cause::StuckInKernel, why);
     }
-    if process.dying {
-        return because(Cause::Draining, "it was killed or is exiting, and its memory is on the way back".into());
+    if let Some(why) = kernel::leaving(process) {
+        return (Cause::Draining, why);
     }
     match process.state {
         ProcessState::Stopped => {

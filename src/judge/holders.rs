@@ -4,7 +4,7 @@ use super::{
     cause::{Evidence, NOTICEABLE, cause},
     ends,
     entries::{Keeper, is_gpu_node},
-    place,
+    kernel, place,
     programs::{self, Known},
     reclaim,
     run::Run,
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     model::{Bytes, Cause, Ghost, Held, Holder, Lineage, ListKind, ProcId, Process, ProcessState},
-    text,
+    text::{self, name::Name},
 };
 use std::collections::BTreeMap;
 
@@ -70,7 +70,7 @@ pub(crate) fn holders(scene: &Scene<'_>) -> (Vec<Holder>, Vec<Ghost>) {
                     bytes: e.entry.bytes,
                     lineage: e.lineage,
                     command: remembered_command(scene, id),
-                    impostor: impostor.map(|p| text::display_command(&p.argv, &p.comm)),
+                    impostor: impostor.map(|p| Name::from(p).whole()),
                     candidates: e.candidates.iter().map(|p| p.id.pid).collect(),
                 });
             }
@@ -136,6 +136,7 @@ fn out_of_sight(pid: u32, lineage: Lineage, why: &str) -> Holder {
         user: None,
         uid: None,
         command: "(not visible from here)".into(),
+        name: None,
         state: None,
         age_seconds: None,
         ppid: None,
@@ -178,6 +179,7 @@ fn finish(scene: &Scene<'_>, draft: Draft<'_>) -> Holder {
     let mut why = cause_why;
     let proof = reclaim::proof_in_a_look(scene, cause, process).map(str::to_owned);
     why.extend(proof.filter(|proof| !why.contains(proof)));
+    why.extend(kernel::sigterm(process));
     why.extend(lineage_why);
     why.extend(draft.why);
     match &process.files {
@@ -223,7 +225,8 @@ fn describe(scene: &Scene<'_>, process: &Process, said: Said) -> Holder {
         inner_pid: inner_pid(process),
         user: process.user.clone().or_else(|| process.uid.map(|u| u.to_string())),
         uid: process.uid,
-        command: text::display_command(&process.argv, &process.comm),
+        command: Name::from(process).whole(),
+        name: Some(Name::from(process).short()),
         state: Some(state(process)),
         age_seconds: process.age_seconds,
         ppid: Some(process.ppid),
@@ -298,6 +301,8 @@ pub(crate) fn open_only(scene: &Scene<'_>, holders: &[Holder]) -> Vec<Holder> {
 fn state(process: &Process) -> String {
     if process.leader_gone {
         "half dead".into()
+    } else if process.core_dumping {
+        "dumping core".into()
     } else if process.dying && process.state != ProcessState::Zombie {
         "exiting".into()
     } else {

@@ -1,7 +1,8 @@
-//! What it means that a process does not come out of the kernel. Apart from the causes, because it is knowledge about
-//! the kernel's functions, of which only a part says anything about GPU memory.
+//! What a process is doing that the letter of its state does not tell, and why it does not end: it waits in the kernel,
+//! writes its core, is frozen, or does nothing on a SIGTERM. Apart from the causes, because it is knowledge about the
+//! kernel, of which only a part says anything about GPU memory.
 
-use crate::model::{Blocked, BlockedThread, Process, ProcessState};
+use crate::model::{Blocked, BlockedThread, OnSigterm, Process, ProcessState};
 use crate::text;
 
 /// What a wait channel tells.
@@ -38,6 +39,10 @@ fn waits(channel: &str) -> Waits {
         Waits::On("the NVIDIA driver")
     } else if starts(&["thaw_super", "percpu_rwsem_wait", "sb_start"]) {
         Waits::On("a frozen file system")
+    } else if starts(&["handle_userfault"]) {
+        Waits::On("the program that provides its memory page by page, userfaultfd")
+    } else if starts(&["mem_cgroup_oom"]) {
+        Waits::On("memory: its cgroup is at its limit and nothing is ended for it")
     } else if starts(&[
         "io_schedule",
         "folio_wait",
@@ -66,12 +71,55 @@ pub(crate) fn is_frozen(process: &Process) -> bool {
     process.wait_channel.as_deref().into_iter().chain(blocked).any(|channel| waits(channel) == Waits::Frozen)
 }
 
+/// It writes its core, and nobody has cut that short yet.
+pub(crate) const fn writes_its_core(process: &Process) -> bool {
+    process.core_dumping && !process.kill_pending
+}
+
+/// Why its memory is on the way back, if it is.
+pub(crate) fn leaving(process: &Process) -> Option<Vec<String>> {
+    if writes_its_core(process) {
+        return Some(vec![
+            "it has crashed, and the kernel is writing its memory to a core file (CoreDumping in /proc/PID/status): it keeps \
+             its GPU memory until the core is written, and then ends by itself"
+                .into(),
+            "SIGTERM does nothing to it meanwhile; SIGKILL ends it at once and cuts the core short".into(),
+        ]);
+    }
+    process.dying.then(|| vec!["it was killed or is exiting, and its memory is on the way back".into()])
+}
+
+/// A plain `kill` does not end it.
+pub(crate) const fn resists_sigterm(process: &Process) -> bool {
+    matches!(process.on_sigterm, Some(OnSigterm::Ignores | OnSigterm::Blocks))
+}
+
+/// What a plain `kill` did or will do, where that is not what one expects.
+pub(crate) fn sigterm(process: &Process) -> Option<String> {
+    if process.dying {
+        return None;
+    }
+    let stands_still = matches!(process.state, ProcessState::Stopped | ProcessState::Traced) || is_frozen(process);
+    let said = match (process.on_sigterm, process.sigterm_pending) {
+        (Some(OnSigterm::Ignores), _) => "it ignores SIGTERM: a plain kill does nothing to it",
+        (Some(OnSigterm::Blocks), true) => "SIGTERM was sent, and every thread of it blocks that signal",
+        (Some(OnSigterm::Blocks), false) => "every thread of it blocks SIGTERM: a plain kill does nothing to it",
+        (_, true) if stands_still => "SIGTERM was sent already: it takes effect as soon as it goes on",
+        _ => return None,
+    };
+    Some(said.into())
+}
+
 /// Why it is stuck, if it is: sentences for `why`.
 pub(crate) fn stuck(process: &Process) -> Option<Vec<String>> {
     let blocked = process.blocked.as_ref()?;
     let channels = || blocked.threads.iter().map(|t| t.wait_channel.as_deref().map_or(Waits::Unknown, waits));
     let works = blocked.states.iter().any(|(state, n)| *state == ProcessState::Running && *n > 0);
     if channels().any(|w| matches!(w, Waits::CoreDump | Waits::Frozen)) || (process.dying && works) {
+        return None;
+    }
+    // Writing to a disk takes its time; only what can hang for ever is trouble.
+    if process.core_dumping && !channels().any(|w| matches!(w, Waits::On(_))) {
         return None;
     }
     // What nobody has killed yet, and only waits for a disk or a child, is no trouble.

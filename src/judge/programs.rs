@@ -4,7 +4,7 @@
 //! is over once its parent is gone.
 
 use super::{adoption, scene::Scene};
-use crate::model::Process;
+use crate::{model::Process, text::file_name};
 
 /// Something to be seen of a process.
 #[derive(Debug, Clone, Copy)]
@@ -306,11 +306,6 @@ impl Known {
             None => self.program.note.to_owned(),
         }
     }
-}
-
-/// Without the directories before it.
-pub(super) fn file_name(argument: &str) -> &str {
-    argument.rsplit('/').next().unwrap_or(argument)
 }
 
 impl Sign {

@@ -5,10 +5,13 @@ use super::{
     adoption::{Parent, is_only_heir},
     advice::step,
     cause::NOTICEABLE,
-    programs::{Remedy, file_name, recognise},
+    programs::{Remedy, recognise},
     scene::Scene,
 };
-use crate::model::{Advice, Cause, Holder, Lineage, ListKind, ProcId, Process};
+use crate::{
+    model::{Advice, Cause, Holder, Lineage, ListKind, ProcId, Process},
+    text::file_name,
+};
 
 /// Why the run of a holder with this cause has ended, by the marker that it carries; `above` finds an ancestor.
 pub(crate) fn proof_by_marker(

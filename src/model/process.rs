@@ -118,6 +118,9 @@ pub struct Process {
     pub user: Option<String>,
     /// The kernel's short name (15 bytes, can be changed by the process).
     pub comm: String,
+    /// The file name of the program that it runs (`/proc/PID/exe`), which it cannot choose; `None`: may not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
     /// The command line; empty for a process that has none any more (a zombie), never had one, or whose memory could
     /// not be read in time.
     pub argv: Vec<String>,
@@ -137,8 +140,11 @@ pub struct Process {
     pub files: Option<DeviceFiles>,
     /// The main thread is gone while other threads live: its own file table reads as empty.
     pub leader_gone: bool,
-    /// SIGKILL is pending, or the process is exiting (flag PF_EXITING): it is on its way out.
+    /// SIGKILL is pending, the process is exiting (flag PF_EXITING), or it writes its core: it is on its way out.
     pub dying: bool,
+    /// It has crashed and the kernel writes its memory to a core file (`CoreDumping`), whatever its state letter says.
+    #[serde(default)]
+    pub core_dumping: bool,
     /// Kernel function of the main thread's sleep, where readable and not `0`.
     pub wait_channel: Option<String>,
     /// The value of `GPURESID_RUN_ID` in its environment. Absence proves nothing.
@@ -158,6 +164,12 @@ pub struct Process {
     /// SIGKILL was sent and not yet acted upon.
     #[serde(default)]
     pub kill_pending: bool,
+    /// What a SIGTERM does to it; `None`: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_sigterm: Option<OnSigterm>,
+    /// SIGTERM was sent, and no thread has taken it.
+    #[serde(default)]
+    pub sigterm_pending: bool,
     /// Who traces it (a debugger), if anybody does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tracer: Option<Ancestor>,
@@ -173,6 +185,20 @@ pub struct Process {
     /// be told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leads_unit: Option<bool>,
+}
+
+/// What a process does with a SIGTERM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnSigterm {
+    /// It ends of it.
+    Ends,
+    /// It has a handler, which most often ends it.
+    Handles,
+    /// It ignores it.
+    Ignores,
+    /// All of its threads block it: it stays pending.
+    Blocks,
 }
 
 /// A thread in an uninterruptible sleep.

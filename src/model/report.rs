@@ -94,8 +94,11 @@ pub struct Holder {
     pub user: Option<String>,
     /// Real user id.
     pub uid: Option<u32>,
-    /// The command line.
+    /// The command line, and the program beside a title that hides it.
     pub command: String,
+    /// The same without the program's directory: what it is called in a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// The word for its state.
     pub state: Option<String>,
     /// Seconds since it started.
@@ -134,6 +137,11 @@ pub struct Holder {
 }
 
 impl Holder {
+    /// What it is called in tables and sentences.
+    pub fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or(&self.command)
+    }
+
     /// Known memory over all devices.
     pub fn held(&self) -> Bytes {
         self.devices.iter().filter_map(|d| d.held_bytes).sum()

@@ -80,7 +80,13 @@ pub fn assemble(parts: SnapshotParts<'_>) -> Snapshot {
 /// act on a terminal.
 fn make_safe(process: &mut Process) {
     process.argv = text::display_argv(&process.argv);
-    let one = [Some(&mut process.comm), process.marker.as_mut(), process.cgroup.as_mut(), process.user.as_mut()];
+    let one = [
+        Some(&mut process.comm),
+        process.marker.as_mut(),
+        process.cgroup.as_mut(),
+        process.user.as_mut(),
+        process.program.as_mut(),
+    ];
     let ancestors = process.ancestors.iter_mut().map(|a| &mut a.comm);
     for text in one.into_iter().flatten().chain(&mut process.shared_mappings).chain(ancestors) {
         *text = text::clean(text);

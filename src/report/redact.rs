@@ -144,6 +144,7 @@ fn hide_in_holder(holder: &mut Holder) {
     holder.user = holder.user.take().map(|_| HIDDEN.into());
     holder.uid = None;
     hide_line(&mut holder.command);
+    holder.name = None;
 }
 
 fn hide_in_ghosts(ghosts: &mut [Ghost]) {

@@ -20,7 +20,7 @@ use crate::{
         marker_names,
     },
     observe::driver::Extras,
-    text,
+    text::name::Name,
 };
 use rustix::process::Signal;
 use std::{
@@ -179,7 +179,7 @@ impl<'a> Work<'a> {
 
     fn signal(&mut self, session: &Session, process: &Process, kill: bool) {
         let one = self.ones.entry(process.id).or_insert_with(|| One {
-            command: text::display_command(&process.argv, &process.comm),
+            command: Name::from(process).whole(),
             sent: Vec::new(),
             trouble: None,
         });
@@ -226,7 +226,7 @@ impl<'a> Work<'a> {
     fn refuse(&mut self, process: &Process, why: &str) {
         self.refused.entry(process.id).or_insert_with(|| LeftAlone {
             pid: process.id.pid,
-            command: Some(text::display_command(&process.argv, &process.comm)),
+            command: Some(Name::from(process).whole()),
             why: why.into(),
         });
     }

@@ -5,8 +5,8 @@ use crate::{
     judge::{fold::Fold, judge, status, status_of_all},
     model::{
         Addressing, Ancestor, Blocked, BlockedThread, Bytes, Cause, DeviceLook, Entry, FindingKind, Holder, Limits,
-        Lineage, ListKind, Look, NumaMemory, Observation, Process, ProcessState, Report, Scope, Snapshot, StatusReport,
-        Uninspected, Verdict, schema,
+        Lineage, ListKind, Look, NumaMemory, Observation, OnSigterm, Process, ProcessState, Report, Scope, Snapshot,
+        StatusReport, Uninspected, Verdict, schema,
     },
 };
 
@@ -651,4 +651,69 @@ fn who_was_not_looked_at_again_is_told_as_of_then() {
     let report = run(before(), &[], after);
     assert!(again(&report), "{:?}", report.holders);
     assert_eq!(holder(&report.holders, 71).held(), Bytes::mib(4000));
+}
+
+#[test]
+fn who_writes_a_core_ends_by_itself_and_is_not_to_be_killed_blindly() {
+    let mut crashed = cuda(70, init());
+    (crashed.core_dumping, crashed.dying) = (true, true);
+    let report = one(crashed.clone(), 4000);
+    let found = holder(&report.holders, 70);
+    assert_eq!((found.cause, found.state.as_deref()), (Cause::Draining, Some("dumping core")));
+    let why = found.why.join("\n");
+    for part in ["writing its memory to a core file", "ends by itself", "SIGTERM does nothing", "cuts the core short"] {
+        assert!(why.contains(part), "{part}: {why}");
+    }
+    assert_eq!(commands(&report), ["gpuresid", "kill -KILL 70"]);
+    assert!(report.advice[0].why.contains("ends by itself when its core is written"), "{:?}", report.advice);
+    assert!(report.advice[1].why.contains("only if nobody wants the core"), "{:?}", report.advice);
+    assert!(report.advice[1].disturbs.contains("why PID 70 (python3 train.py) crashed"), "{:?}", report.advice);
+    // A slow disk, and threads that wait for the writer, are no trouble; a server that does not answer is.
+    let waiting = |channel| {
+        let blocked = blocked(channel, &[(ProcessState::DiskSleep, 2)]);
+        cause_of(&one(Process { blocked, ..crashed.clone() }, 4000), 70)
+    };
+    for channel in ["io_schedule", "coredump_task_exit", "nobody_knows"] {
+        assert_eq!(waiting(channel), Cause::Draining, "{channel}");
+    }
+    assert_eq!(waiting("nfs_wait_bit_killable"), Cause::StuckInKernel);
+    // Killed meanwhile it is like anybody who was killed.
+    crashed.kill_pending = true;
+    assert_eq!(commands(&one(crashed, 4000)), ["gpuresid"]);
+}
+
+#[test]
+fn who_does_nothing_on_a_plain_kill_gets_the_firm_one() {
+    let orphan = |on_sigterm, pending| {
+        let mut left = Process { marker_alive: Some(false), on_sigterm, sigterm_pending: pending, ..cuda(70, init()) };
+        left.marker = Some("boot-1-2".into());
+        one(left, 4000)
+    };
+    for (does, pending, command, why) in [
+        (Some(OnSigterm::Ends), false, "kill 70", None),
+        (Some(OnSigterm::Handles), false, "kill 70", None),
+        (None, false, "kill 70", None),
+        (Some(OnSigterm::Ignores), false, "kill -KILL 70", Some("it ignores SIGTERM")),
+        (Some(OnSigterm::Blocks), false, "kill -KILL 70", Some("every thread of it blocks SIGTERM")),
+        (Some(OnSigterm::Blocks), true, "kill -KILL 70", Some("SIGTERM was sent, and every thread")),
+    ] {
+        let report = orphan(does, pending);
+        assert_eq!(commands(&report)[0], command, "{does:?}");
+        let said = holder(&report.holders, 70).why.join("\n");
+        assert_eq!(said.contains("SIGTERM"), why.is_some(), "{does:?}: {said}");
+        assert!(why.is_none_or(|why| said.contains(why)), "{does:?}: {said}");
+    }
+    // Who is stopped has a signal that waits for it to go on.
+    let stopped = Process { state: ProcessState::Stopped, sigterm_pending: true, ..cuda(70, shell()) };
+    let said = holder(&one(stopped, 4000).holders, 70).why.join("\n");
+    assert!(said.contains("SIGTERM was sent already: it takes effect as soon as it goes on"), "{said}");
+    // The first process of a namespace takes a signal that it handles.
+    let first = |does| {
+        let process = Process { nspid: vec![70, 1], leader_gone: true, on_sigterm: does, ..cuda(70, init()) };
+        commands(&one(process, 4000))[0].to_owned()
+    };
+    assert_eq!(
+        (first(Some(OnSigterm::Handles)), first(Some(OnSigterm::Ends))),
+        ("kill 70".into(), "kill -KILL 70".into())
+    );
 }

@@ -8,8 +8,12 @@ use super::{
     stat::{Stat, Status},
     tree::Known,
 };
-use crate::model::{Gap, ProcId, Process, ProcessState};
+use crate::{
+    model::{Gap, OnSigterm, ProcId, Process, ProcessState},
+    text,
+};
 use rustix::{
+    fs::readlinkat,
     io::Errno,
     time::{ClockId, clock_gettime},
 };
@@ -66,6 +70,23 @@ pub(super) fn live_thread(dir: &PidDir) -> Option<(u32, Stat)> {
         .min_by_key(|(_, stat)| (stat.exiting(), stat.state != ProcessState::DiskSleep))
 }
 
+/// The name of the program's file. One that was replaced since is marked by the kernel.
+fn program(dir: &PidDir, below: &str) -> Option<String> {
+    let link = readlinkat(dir, format!("{below}exe"), Vec::new()).ok()?;
+    let path = text::from_bytes(link.as_bytes());
+    let name = text::file_name(path.strip_suffix(" (deleted)").unwrap_or(&path));
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
+/// What a SIGTERM does: the mask of what is blocked is each thread's own, and one that takes it is enough.
+fn on_sigterm(dir: &PidDir, leader: &Status) -> Option<OnSigterm> {
+    let does = leader.on_term()?;
+    let takes_it = |thread: u32| !status_of(dir, &format!("task/{thread}/status")).blocks_term();
+    let blocked =
+        leader.blocks_term() && handle::numbers_in(dir, "task").is_ok_and(|threads| !threads.into_iter().any(takes_it));
+    Some(if blocked { OnSigterm::Blocks } else { does })
+}
+
 impl ProcReader {
     /// What the small files tell about the process behind `dir`; the rest comes with [`Self::complete`]. `Ok(None)` if it
     /// is gone, or was a thread.
@@ -87,6 +108,7 @@ impl ProcReader {
             || speaker
                 .as_ref()
                 .is_some_and(|(thread, _)| status_of(dir, &format!("task/{thread}/status")).kill_pending());
+        let (on_sigterm, sigterm_pending) = (on_sigterm(dir, &status), status.term_pending());
         let below = speaker.as_ref().map_or_else(String::new, |(thread, _)| format!("task/{thread}/"));
         let small = |name: &str, most| handle::read(dir, &format!("{below}{name}"), most).ok();
 
@@ -105,6 +127,7 @@ impl ProcReader {
             uid: status.uid,
             user: status.uid.and_then(|uid| self.user(uid)),
             comm: first.comm,
+            program: program(dir, &below),
             argv: Vec::new(),
             state: first.state,
             threads: first.threads,
@@ -114,7 +137,8 @@ impl ProcReader {
             pid_namespace: handle::namespace_inode(dir, &format!("{below}ns/pid")),
             files,
             leader_gone,
-            dying: exiting || kill_pending,
+            dying: exiting || kill_pending || status.core_dumping,
+            core_dumping: status.core_dumping,
             wait_channel: small("wchan", 256)
                 .map(|text| String::from_utf8_lossy(&text).trim().to_owned())
                 .filter(|function| !function.is_empty() && function != "0"),
@@ -124,6 +148,8 @@ impl ProcReader {
             shared_mappings: Vec::new(),
             blocked: None,
             kill_pending,
+            on_sigterm,
+            sigterm_pending: sigterm_pending,
             tracer: status.tracer.and_then(|pid| self.ancestor(pid)).map(|(_, tracer)| tracer),
             environment: Default::default(),
             slurm_step_alive: None,

@@ -1,7 +1,10 @@
 //! `/proc/PID/stat` and `/proc/PID/status`, only the fields that are needed. Own parsers, because names are foreign
 //! bytes (`a) R 1 (`, no UTF-8) and because every process of the machine passes through here.
 
-use crate::model::ProcessState;
+use crate::model::{OnSigterm, ProcessState};
+
+/// SIGTERM in a mask of signals.
+const TERM: u64 = 1 << 14;
 
 /// What `/proc/PID/stat` says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,7 +90,12 @@ pub(super) struct Status {
     pub(super) tracer: Option<u32>,
     /// How often it was switched, of its own will or not.
     pub(super) switches: Option<u64>,
+    /// The kernel writes its core.
+    pub(super) core_dumping: bool,
     pending: u64,
+    ignored: Option<u64>,
+    caught: Option<u64>,
+    blocked: Option<u64>,
 }
 
 impl Status {
@@ -105,6 +113,10 @@ impl Status {
                 "Uid" => status.uid = value.split_ascii_whitespace().next().and_then(|uid| uid.parse().ok()),
                 "NSpid" => status.nspid = value.split_ascii_whitespace().flat_map(str::parse).collect(),
                 "SigPnd" | "ShdPnd" => status.pending |= mask(value).unwrap_or(0),
+                "SigIgn" => status.ignored = mask(value).ok(),
+                "SigCgt" => status.caught = mask(value).ok(),
+                "SigBlk" => status.blocked = mask(value).ok(),
+                "CoreDumping" => status.core_dumping = value == "1",
                 "TracerPid" => status.tracer = value.parse().ok().filter(|pid| *pid != 0),
                 "voluntary_ctxt_switches" | "nonvoluntary_ctxt_switches" => {
                     let more: Option<u64> = value.parse().ok();
@@ -120,6 +132,26 @@ impl Status {
     /// SIGKILL was sent and not yet acted upon.
     pub(super) const fn kill_pending(&self) -> bool {
         self.pending & (1 << 8) != 0
+    }
+
+    /// SIGTERM was sent and not yet taken.
+    pub(super) const fn term_pending(&self) -> bool {
+        self.pending & TERM != 0
+    }
+
+    /// This thread takes no SIGTERM.
+    pub(super) fn blocks_term(&self) -> bool {
+        self.blocked.is_some_and(|mask| mask & TERM != 0)
+    }
+
+    /// What the whole process does with a SIGTERM that a thread takes.
+    pub(super) fn on_term(&self) -> Option<OnSigterm> {
+        let (ignored, caught) = (self.ignored? & TERM != 0, self.caught? & TERM != 0);
+        Some(match (ignored, caught) {
+            (true, _) => OnSigterm::Ignores,
+            (_, true) => OnSigterm::Handles,
+            _ => OnSigterm::Ends,
+        })
     }
 }
 
@@ -180,6 +212,24 @@ mod tests {
         assert!(status.kill_pending());
         assert_eq!((status.tracer, status.switches), (Some(7), Some(7)));
         assert_eq!(Status::parse(b"TracerPid:\t0\n").tracer, None);
+        assert!(!status.core_dumping && Status::parse(b"CoreDumping:\t1\n").core_dumping);
         assert_eq!(Status::parse(b"Name:\t\xff\n"), Status::default());
+    }
+
+    #[test]
+    fn what_a_sigterm_does() {
+        let (term, other) = (0x4000, 0x1000);
+        for (blocked, ignored, caught, does, blocks) in [
+            (0, 0, 0, Some(OnSigterm::Ends), false),
+            (0, other, term | other, Some(OnSigterm::Handles), false),
+            (other, term, 0, Some(OnSigterm::Ignores), false),
+            (term, 0, 0, Some(OnSigterm::Ends), true),
+        ] {
+            let text = format!("SigBlk:\t{blocked:016x}\nSigIgn:\t{ignored:016x}\nSigCgt:\t{caught:016x}\n");
+            let status = Status::parse(text.as_bytes());
+            assert_eq!((status.on_term(), status.blocks_term()), (does, blocks), "{text}");
+        }
+        assert_eq!(Status::parse(b"").on_term(), None, "a kernel that does not tell");
+        assert!(Status::parse(b"ShdPnd:\t0000000000004000\n").term_pending());
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{
     grid::{Column, Grid},
-    parts::{Page, without_directory},
+    parts::Page,
 };
 use crate::{
     model::{FailureKind, Holder, StatusReport},
@@ -53,7 +53,7 @@ impl Page<'_> {
                 words::cause(holder.cause).into(),
             ];
             row.extend(places.then(|| place(holder).unwrap_or_default()));
-            row.extend([nodes(&holder.open_files), without_directory(&holder.command).to_owned()]);
+            row.extend([nodes(&holder.open_files), holder.name().to_owned()]);
             grid.row(row);
         }
         grid.write(self.style, self.out)?;

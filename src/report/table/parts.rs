@@ -73,11 +73,7 @@ impl Page<'_> {
                 if several {
                     row.push(on);
                 }
-                row.extend([
-                    memory,
-                    once(words::cause(holder.cause).into()),
-                    once(without_directory(&holder.command).into()),
-                ]);
+                row.extend([memory, once(words::cause(holder.cause).into()), once(holder.name().to_owned())]);
                 grid.row(row);
             }
         }
@@ -253,15 +249,6 @@ impl Page<'_> {
             self.paragraph(&indent, &format!("Disturbs: {}", step.disturbs))?;
         }
         Ok(())
-    }
-}
-
-/// A column has no room for where the interpreter lives.
-pub(super) fn without_directory(command: &str) -> &str {
-    let program = command.split(' ').next().unwrap_or(command);
-    match program.rfind('/') {
-        Some(slash) if program.starts_with('/') => command.get(slash + 1..).unwrap_or(command),
-        _ => command,
     }
 }
 

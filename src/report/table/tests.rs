@@ -86,6 +86,7 @@ fn holder(pid: u32, cause: Cause, lineage: Lineage, devices: Vec<Held>) -> Holde
         user: Some("alice".into()),
         uid: Some(1000),
         command: "/usr/bin/python train.py --epochs 3".into(),
+        name: Some("python train.py --epochs 3".into()),
         state: Some("sleeping".into()),
         age_seconds: Some(125),
         ppid: Some(1),
@@ -446,6 +447,7 @@ PID 701: exported handle
 fn a_strangers_words_never_act() {
     let mut evil = holder(1, Cause::Stopped, Lineage::Unknown, vec![held(0, Some(1))]);
     evil.command = "x\u{1b}[2J\ny".into();
+    evil.name = Some(evil.command.clone());
     evil.user = Some("a\tb".into());
     evil.state = Some("s\u{7}".into());
     evil.launcher = Some("l\u{9b}31m (4)".into());
