@@ -350,6 +350,22 @@ fn a_process_that_writes_its_core_is_seen_to() {
 }
 
 #[test]
+fn files_that_stand_in_a_socket_are_counted() {
+    let dev = dev();
+    let script = "import socket\na, b = socket.socketpair()\nsocket.send_fds(a, [b'x'], [0, 1])\nready()\nforever()";
+    let child = python(dev.path(), script);
+    let process = reader(dev.path()).examine(child.pid()).unwrap().unwrap();
+    let sockets = process.sockets.expect("it has no NVIDIA file, so its sockets are looked into");
+    if sockets.files_in_flight.is_none() {
+        eprintln!("skipped: this kernel does not tell");
+        return;
+    }
+    assert_eq!((sockets.open, sockets.files_in_flight), (2, Some(2)));
+    let child = python(dev.path(), "f = node('nvidia0')\nready()\nforever()");
+    assert_eq!(reader(dev.path()).examine(child.pid()).unwrap().unwrap().sockets, None, "it needs no such search");
+}
+
+#[test]
 fn a_zombie_holds_nothing() {
     let dev = dev();
     let child = python(dev.path(), "node('nvidia0'); ready()");

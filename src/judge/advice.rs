@@ -99,7 +99,10 @@ fn steps(scene: &Scene<'_>, holders: &[&Holder], ghosts: &[Ghost]) -> Vec<Advice
         ));
     }
     steps.extend(Draft::merged(holders.iter().flat_map(|holder| of_holder(scene, holder))));
-    if holders.iter().any(|h| h.cause == Cause::ForkedCopy) || ghosts.iter().any(|g| g.lineage == Lineage::Own) {
+    let copies = |h: &&Holder| ghosts.iter().any(|g| g.candidates.contains(&h.pid));
+    if holders.iter().any(|h| h.cause == Cause::ForkedCopy && copies(&h))
+        || ghosts.iter().any(|g| g.lineage == Lineage::Own)
+    {
         steps.push(step(
             None,
             "for the next run: start worker processes before the first CUDA call, or with the start method \"spawn\" \

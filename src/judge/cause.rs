@@ -2,7 +2,7 @@
 
 use super::{
     adoption::{Parent, is_only_heir},
-    kernel, mps,
+    keeps, kernel, mps,
     programs::Known,
     run::Run,
     scene::Scene,
@@ -80,7 +80,12 @@ pub(crate) fn cause(scene: &Scene<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<S
         return because(Cause::ForkedCopy, forked_copy(process, &evidence.keeps_ghosts));
     }
     if !evidence.listed
-        && let Some(why) = exported_handle(scene, process)
+        && let Some(why) = keeps::inherited(scene, process)
+    {
+        return because(Cause::ForkedCopy, why);
+    }
+    if !evidence.listed
+        && let Some(why) = keeps::exported_handle(scene, process)
     {
         return because(Cause::ExportedHandle, why);
     }
@@ -152,20 +157,6 @@ fn gpu_files(process: &Process) -> (Vec<String>, u32) {
         .filter(|(n, c)| super::entries::is_gpu_node(n) && **c > 0)
         .collect();
     (on_gpu.iter().map(|(n, _)| (*n).clone()).collect(), on_gpu.iter().map(|(_, c)| **c).max().unwrap_or(0))
-}
-
-/// A control node alone can hold memory of any GPU: an allocation handle that another process exported.
-fn exported_handle(scene: &Scene<'_>, process: &Process) -> Option<String> {
-    let files = process.files.as_ref()?;
-    let (device, excess) = scene.largest_excess()?;
-    if files.control() == 0 || files.uvm() > 0 || excess <= NOTICEABLE {
-        return None;
-    }
-    Some(format!(
-        "it has the NVIDIA control file open and no GPU context, while {excess} on {} belong to no listed process: it may \
-         keep an exported allocation handle",
-        device.identity.label()
-    ))
 }
 
 fn in_a_run(scene: &Scene<'_>, run: &Run<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<String>) {

@@ -4,7 +4,7 @@ use super::{
     cause::{Evidence, NOTICEABLE, cause},
     ends,
     entries::{Keeper, is_gpu_node},
-    kernel, place,
+    keeps, kernel, place,
     programs::{self, Known},
     reclaim,
     run::Run,
@@ -76,13 +76,23 @@ pub(crate) fn holders(scene: &Scene<'_>) -> (Vec<Holder>, Vec<Ghost>) {
             }
             Keeper::OutOfSight => {
                 let holder = hidden.entry(e.entry.pid).or_insert_with(|| out_of_sight(e.entry.pid, e.lineage, &e.why));
-                holder.devices.push(Held { uuid: device.uuid.clone(), held_bytes: e.entry.bytes, open_files: None });
+                holder.devices.push(Held {
+                    uuid: device.uuid.clone(),
+                    held_bytes: e.entry.bytes,
+                    open_files: None,
+                    may_hold_bytes: None,
+                });
             }
         }
     }
     for process in scene.processes.iter().filter(|p| !scene.is_listed(p.id)) {
         if !drafts.contains_key(&process.id) && worth_naming(scene, process) {
-            draft(&mut drafts, process);
+            let draft = draft(&mut drafts, process);
+            for (device, bytes) in keeps::may_keep(scene, process) {
+                let identity = &device.identity;
+                let held = held(process, identity.uuid.clone(), identity.minor, None);
+                draft.held.push(Held { may_hold_bytes: Some(bytes), ..held });
+            }
         }
     }
     let mut holders: Vec<Holder> = drafts.into_values().map(|d| finish(scene, d)).collect();
@@ -105,14 +115,15 @@ fn draft<'m, 'a>(drafts: &'m mut BTreeMap<ProcId, Draft<'a>>, process: &'a Proce
 
 fn held(process: &Process, uuid: crate::model::Uuid, minor: Option<u32>, bytes: Option<Bytes>) -> Held {
     let open_files = process.files.as_ref().zip(minor).map(|(f, minor)| f.on_minor(minor));
-    Held { uuid, held_bytes: bytes, open_files }
+    Held { uuid, held_bytes: bytes, open_files, may_hold_bytes: None }
 }
 
 /// An unlisted process with NVIDIA files open is named if it can be behind something: it is of the run, or memory is
-/// unaccounted or listed with a number that cannot be resolved, and it is more than a plain NVML client.
+/// unaccounted or listed with a number that cannot be resolved, and it is more than a plain NVML client. One without
+/// such files is named where files are on their way to it and memory is on no list.
 fn worth_naming(scene: &Scene<'_>, process: &Process) -> bool {
     if process.can_hold_memory() != Some(true) {
-        return false;
+        return process.can_hold_memory() == Some(false) && !keeps::may_keep(scene, process).is_empty();
     }
     let own = scene.run.is_some_and(|r| r.lineage(process.into()) == Lineage::Own);
     let unexplained = scene.largest_excess().is_some_and(|(_, bytes)| bytes > NOTICEABLE);

@@ -13,6 +13,7 @@ mod findings;
 pub mod fold;
 mod handover;
 mod holders;
+mod keeps;
 mod kernel;
 mod lineage;
 pub(crate) mod mps;

@@ -187,7 +187,9 @@ pub(super) fn see(holder: &Holder, why: &str) -> Advice {
 /// comes back. Where several processes are to be ended it stands in place of a signal to each of them.
 pub(super) fn of_report(scene: &Scene<'_>, holders: &[&Holder], steps: &mut Vec<Advice>) {
     let Some(file) = scene.run.and_then(|run| run.launch.report_file.as_deref()) else { return };
-    let mine = |h: &&&Holder| h.lineage == Lineage::Own && h.uid == Some(scene.snapshot.observer.uid);
+    // Without an NVIDIA file it is not signalled by us.
+    let has_files = |h: &Holder| scene.living(h).is_none_or(|p| p.can_hold_memory() != Some(false));
+    let mine = |h: &&&Holder| h.lineage == Lineage::Own && h.uid == Some(scene.snapshot.observer.uid) && has_files(h);
     let ends = |step: &Advice, pid: u32| {
         let plain = [format!("kill {pid}"), format!("kill -KILL {pid}"), format!("kill {pid}; kill -CONT {pid}")];
         step.command.as_ref().is_some_and(|command| plain.contains(command))

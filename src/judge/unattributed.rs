@@ -122,6 +122,12 @@ pub(crate) fn explain(scene: &Scene<'_>, device: &Device) -> Explanation {
         }
         None => excluded.push("a process out of sight: from here every process of the machine can be seen".into()),
     }
+    // In a run the holder of the socket is named as one that may keep a handle.
+    if scene.run.is_none() {
+        possible.push(Possible::nobody_named(
+            "an allocation handle on its way: a file that was sent through a socket and not received belongs to no process",
+        ));
+    }
     possible.push(Possible::nobody_named("the driver itself: it keeps some memory while a GPU is in use"));
     possible.sort_by_key(|possible| !possible.pids.iter().any(|pid| is_own(*pid)));
     Explanation { possible: possible.into_iter().map(|possible| possible.text).collect(), excluded }

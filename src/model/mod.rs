@@ -37,7 +37,9 @@ pub use ids::{BootId, ProcId, Uuid};
 pub use launch::{Command, End, Launch, Leftover, Limits, Scope, SettleEnd};
 pub use marker::{MARKER, marker_names, run_began};
 pub use place::{Container, Place, SlurmJob, Unit};
-pub use process::{Ancestor, Blocked, BlockedThread, DeviceFiles, OnSigterm, Process, ProcessState, Uninspected};
+pub use process::{
+    Ancestor, Blocked, BlockedThread, DeviceFiles, OnSigterm, Process, ProcessState, Sockets, Uninspected,
+};
 pub use reclaim::{
     CleanedDevice, Cleanup, Ended, LeftAlone, ReclaimDevice, ReclaimReport, ReclaimStep, Restarter, Role, StepOutcome,
 };

@@ -177,6 +177,9 @@ pub struct Process {
     /// nothing.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub environment: BTreeMap<String, String>,
+    /// Its sockets; `None`: not looked at, or may not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sockets: Option<Sockets>,
     /// Whether a step of the Slurm job that started it still runs on this machine. `None`: it is of no job, or that
     /// cannot be seen from here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -185,6 +188,15 @@ pub struct Process {
     /// be told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leads_unit: Option<bool>,
+}
+
+/// Open sockets of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sockets {
+    /// How many; those of Unix where the kernel tells them apart.
+    pub open: u32,
+    /// Files that stand in them, sent and not yet received (`scm_fds`); `None`: the kernel does not tell.
+    pub files_in_flight: Option<u64>,
 }
 
 /// What a process does with a SIGTERM.

@@ -79,6 +79,10 @@ pub struct Held {
     pub held_bytes: Option<Bytes>,
     /// Open files on that device's node.
     pub open_files: Option<u32>,
+    /// What is in use there on no list and may be its, all or nothing of it: not divided among several. Only where its
+    /// own memory is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub may_hold_bytes: Option<Bytes>,
 }
 
 /// A living process that holds GPU memory, or may.

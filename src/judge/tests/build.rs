@@ -60,6 +60,7 @@ pub(in crate::judge) fn process(id: ProcId, ancestors: Vec<Ancestor>, files: Opt
         sigterm_pending: false,
         tracer: None,
         environment: Default::default(),
+        sockets: None,
         slurm_step_alive: None,
         leads_unit: None,
     }

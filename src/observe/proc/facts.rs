@@ -152,6 +152,7 @@ impl ProcReader {
             sigterm_pending: sigterm_pending,
             tracer: status.tracer.and_then(|pid| self.ancestor(pid)).map(|(_, tracer)| tracer),
             environment: Default::default(),
+            sockets: None,
             slurm_step_alive: None,
             leads_unit: None,
         }))
@@ -184,6 +185,7 @@ impl ProcReader {
         if mappings {
             self.watch_blocked(&mut complete);
             self.look_for_steps(&mut complete);
+            self.look_into_sockets(&mut complete);
             self.look_for_main_processes(&mut complete);
         }
         (complete, gaps)

@@ -3,7 +3,7 @@
 //! [`ProcReader`] is the door. Behind it: `handle` (open directories, and which errors mean what), `stat` (the two
 //! files about a process that every reader needs), `nodes` and `files` (the scan of open files), `memory` (what can
 //! make a reader hang), `facts` (one process), `tree` (parents and children), `scan` (all processes), `observer` (from
-//! where we look), `cgroup`, `blocked` (threads that do not come out of the kernel), `slurm`, `unit`.
+//! where we look), `cgroup`, `blocked` (threads that do not come out of the kernel), `slurm`, `sockets`, `unit`.
 
 mod blocked;
 mod cgroup;
@@ -16,6 +16,7 @@ mod observer;
 mod scan;
 mod shared;
 mod slurm;
+mod sockets;
 mod stat;
 mod tree;
 mod unit;

@@ -81,7 +81,8 @@ impl Page<'_> {
     }
 
     /// Device and memory, a pair for each device on which memory is known. A device that a process merely has open is
-    /// not laid to its charge; where nothing is known the devices it has open stand together beside a `?`.
+    /// not laid to its charge; where nothing is known there stands what may be its, else the devices it has open together
+    /// beside a `?`.
     fn memory_of(&self, holder: &Holder) -> Vec<(String, String)> {
         let known: Vec<_> = holder
             .devices
@@ -90,6 +91,14 @@ impl Page<'_> {
             .collect();
         if !known.is_empty() {
             return known;
+        }
+        let may: Vec<_> = holder
+            .devices
+            .iter()
+            .filter_map(|held| Some((self.label(&held.uuid), format!("up to {}", held.may_hold_bytes?))))
+            .collect();
+        if !may.is_empty() {
+            return may;
         }
         let open: Vec<_> = holder.devices.iter().map(|held| self.label(&held.uuid)).collect();
         vec![(if open.is_empty() { "?".into() } else { open.join(", ") }, "?".into())]

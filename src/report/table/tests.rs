@@ -106,7 +106,7 @@ fn holder(pid: u32, cause: Cause, lineage: Lineage, devices: Vec<Held>) -> Holde
 }
 
 fn held(index: u32, mib: Option<u64>) -> Held {
-    Held { uuid: gpu(index), held_bytes: mib.map(Bytes::mib), open_files: Some(23) }
+    Held { uuid: gpu(index), held_bytes: mib.map(Bytes::mib), open_files: Some(23), may_hold_bytes: None }
 }
 
 fn checked(report: &Report, style: Style) -> String {
