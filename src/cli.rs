@@ -6,6 +6,8 @@ mod help;
 pub mod usage;
 mod values;
 
+pub(crate) use values::name_of as cause_name;
+
 pub use acting::{Except, GenArgs, ReclaimArgs, WaitArgs};
 
 use crate::{
@@ -83,8 +85,8 @@ impl Cli {
             Some(_) if status != StatusArgs::default() => {
                 return Err(clap::Error::raw(
                     clap::error::ErrorKind::ArgumentConflict,
-                    "--json, --watch, --all, --bar1 and --fail-on are options of `status` when they stand before the command; write \
-                     them after it\n",
+                    "--json, --watch, --all, --bar1, --fail-on, --expect and --mine are options of `status` when they stand before the \
+                     command; write them after it\n",
                 ));
             }
             Some(other) => other,
@@ -191,6 +193,26 @@ pub enum Command {
     Gen(GenArgs),
 }
 
+/// What `status --fail-on` looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailOn {
+    /// A process that holds memory for this cause.
+    Cause(Cause),
+    /// A GPU that cannot be used.
+    Lost,
+    /// Somebody else.
+    Foreign,
+}
+
+/// Whose memory is not somebody else's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Mine {
+    /// The user's
+    User,
+    /// The Slurm job's
+    Job,
+}
+
 /// `status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Status")]
@@ -216,9 +238,16 @@ pub struct StatusArgs {
     /// Read BAR1 memory too, the window through which the CPU and other devices reach GPU memory
     #[arg(long)]
     pub bar1: bool,
-    /// Exit with 121 if a process holds memory for one of these causes, such as orphan,forked_copy,half_dead
-    #[arg(long, value_name = "CAUSE", value_delimiter = ',', value_parser = values::cause)]
-    pub fail_on: Vec<Cause>,
+    /// Exit with 121 if one of these is so: a process holds memory for this cause (orphan, half_dead ...), lost (a GPU cannot
+    /// be read, must be reset, or is not there), foreign (somebody else holds memory, or nobody who can be seen)
+    #[arg(long, value_name = "RULE", value_delimiter = ',', value_parser = values::rule)]
+    pub fail_on: Vec<FailOn>,
+    /// For --fail-on lost: so many GPUs must be there
+    #[arg(long, value_name = "N", requires = "fail_on", value_parser = clap::value_parser!(u32).range(1..))]
+    pub expect: Option<u32>,
+    /// For --fail-on foreign: who is nobody else, this user (with sudo: who called it) or this Slurm job [default: user]
+    #[arg(long, value_name = "user|job", requires = "fail_on", hide_possible_values = true)]
+    pub mine: Option<Mine>,
 }
 
 impl StatusArgs {
@@ -229,6 +258,8 @@ impl StatusArgs {
             bar1: self.bar1 || after.bar1,
             watch: after.watch.or(self.watch),
             fail_on: [self.fail_on, after.fail_on].concat(),
+            expect: after.expect.or(self.expect),
+            mine: after.mine.or(self.mine),
         }
     }
 }

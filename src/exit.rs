@@ -44,9 +44,12 @@ const OF_COMMANDS: [(&str, &[Row]); 9] = [
     (
         "status",
         &[
-            ("0", Some("shown; with --fail-on: no process holds memory for one of the causes")),
-            ("121", Some("with --fail-on: a process holds memory for one of the causes")),
-            ("125", Some("gpuresid could not look")),
+            ("0", Some("shown; with --fail-on: nothing of it is so")),
+            ("121", Some("with --fail-on: something of it is so, and the last lines say what")),
+            (
+                "125",
+                Some("gpuresid could not look; if the driver does not answer, whoever has its files open is shown"),
+            ),
         ],
     ),
     (

@@ -139,7 +139,7 @@ fn nonsense_on_the_command_line() {
         ),
         (
             "status --fail-on tiredness",
-            "invalid value 'tiredness' for '--fail-on <CAUSE>': the causes are stuck_in_kernel, draining (on its way out), stopped, \
+            "invalid value 'tiredness' for '--fail-on <RULE>': write lost, foreign, or a cause; the causes are stuck_in_kernel, draining (on its way out), stopped, \
              half_dead, mps_server, forked_copy, exported_handle, peer_mapping, orphan, still_running, detached, context_only, \
              grown_neighbour (grew meanwhile), new_neighbour (new meanwhile), out_of_sight, platform (not told), in_use\n\nhint: more: gpuresid --help, gpuresid COMMAND --help\n",
         ),
@@ -150,8 +150,8 @@ fn nonsense_on_the_command_line() {
         ),
         (
             "--json check -- true",
-            "--json, --watch, --all, --bar1 and --fail-on are options of `status` when they stand before the command; write them after \
-             it\n\nhint: more: gpuresid --help, gpuresid COMMAND --help\n",
+            "--json, --watch, --all, --bar1, --fail-on, --expect and --mine are options of `status` when they stand before the \
+             command; write them after it\n\nhint: more: gpuresid --help, gpuresid COMMAND --help\n",
         ),
     ] {
         refused(&rig.run(arguments), &format!("error: {words}"));

@@ -91,8 +91,8 @@ fn check_of(word: &str, typed: &[OsString]) -> Option<String> {
         match option.split('=').next().unwrap_or_default() {
             // Options of `status`, and what parts ours from the program.
             "--json" | "--all" | "--bar1" | "--watch" | "--" => {}
-            "--fail-on" if !option.contains('=') => drop(ours.next()),
-            "--fail-on" => {}
+            "--fail-on" | "--expect" | "--mine" if !option.contains('=') => drop(ours.next()),
+            "--fail-on" | "--expect" | "--mine" => {}
             _ => line.push(option),
         }
     }

@@ -83,8 +83,24 @@ const CAUSES: [(&str, Cause); 17] = [
     ("in_use", Cause::InUse),
 ];
 
+/// A rule of a gate: `lost`, `foreign`, or a cause.
+pub(super) fn rule(text: &str) -> Result<super::FailOn, String> {
+    match in_one(text).as_str() {
+        "lost" => Ok(super::FailOn::Lost),
+        "foreign" => Ok(super::FailOn::Foreign),
+        _ => {
+            cause(text).map(super::FailOn::Cause).map_err(|causes| format!("write lost, foreign, or a cause; {causes}"))
+        }
+    }
+}
+
+/// The name of a cause for scripts.
+pub(crate) fn name_of(cause: Cause) -> &'static str {
+    CAUSES.iter().find(|(_, known)| *known == cause).map_or("", |(name, _)| name)
+}
+
 /// A cause by its name in JSON or the words in the table, with spaces, dashes or underscores.
-pub(super) fn cause(text: &str) -> Result<Cause, String> {
+fn cause(text: &str) -> Result<Cause, String> {
     let name = in_one(text);
     let found = CAUSES.iter().find(|(known, cause)| *known == name || in_one(words::cause(*cause)) == name);
     found.map(|(_, cause)| *cause).ok_or_else(|| {

@@ -5,14 +5,17 @@ use super::{
     stdout::{self, Reader},
 };
 use crate::{
-    cli::{Global, StatusArgs},
+    cli::{FailOn, Global, Mine, StatusArgs, cause_name},
+    error::hinted,
     exit::{self, Ending},
-    judge,
+    judge::{
+        self,
+        gate::{self, Rules},
+    },
     model::{Snapshot, StatusReport},
     observe::{
         driver::Extras,
-        proc::ProcOptions,
-        session::{self, Session, SessionOptions, Unanswered},
+        session::{self, Session, SessionOptions},
     },
     report::{Style, json, redact, table},
     text,
@@ -35,12 +38,72 @@ pub(super) fn run(global: &Global, args: &StatusArgs) -> anyhow::Result<Ending> 
         extras: Extras { bar1: args.bar1, utilization: args.all || args.watch.is_some() },
         ..session_options(global)
     };
+    let view = View { all: args.all, redacted: global.redact, rules: rules(args)? };
     if let Some(every) = args.watch {
-        return watch(&options, every, args, global.redact);
+        return watch(&options, every, args.json, &view);
     }
-    let report = shown(look(&options, &mut None, args.all, global.redact)?, args.json)?;
-    let found = report.holders.iter().any(|h| args.fail_on.contains(&h.cause));
-    Ok(Ending::Code(if found { exit::RESIDUE } else { exit::CLEAN }))
+    let report = shown(look(&options, &mut None, &view)?, args.json)?;
+    Ok(Ending::Code(if report.broken_rules.is_empty() { exit::CLEAN } else { exit::RESIDUE }))
+}
+
+/// What is made of a look.
+#[derive(Debug, Default)]
+struct View {
+    all: bool,
+    redacted: bool,
+    rules: Rules,
+}
+
+impl View {
+    fn of(&self, snapshot: &Snapshot, mut report: StatusReport) -> StatusReport {
+        report.broken_rules = gate::broken(&self.rules, snapshot, &report);
+        if self.redacted {
+            redact::status(snapshot, &mut report);
+        }
+        report
+    }
+}
+
+/// What `--fail-on` and its companions ask for.
+fn rules(args: &StatusArgs) -> anyhow::Result<Rules> {
+    let asked = |rule| args.fail_on.contains(&rule);
+    if args.expect.is_some() && !asked(FailOn::Lost) {
+        return Err(hinted(
+            "--expect says how many GPUs `--fail-on lost` looks for",
+            "write --fail-on lost --expect N",
+        ));
+    }
+    if args.mine.is_some() && !asked(FailOn::Foreign) {
+        return Err(hinted(
+            "--mine says who is nobody else for `--fail-on foreign`",
+            "write --fail-on foreign --mine user, or --mine job",
+        ));
+    }
+    let causes = args.fail_on.iter().filter_map(|rule| match rule {
+        FailOn::Cause(cause) => Some((*cause, cause_name(*cause))),
+        FailOn::Lost | FailOn::Foreign => None,
+    });
+    Ok(Rules {
+        causes: causes.collect(),
+        lost: asked(FailOn::Lost).then(|| args.expect.and_then(|expected| usize::try_from(expected).ok())),
+        foreign: asked(FailOn::Foreign).then(|| mine(args.mine)).transpose()?,
+    })
+}
+
+/// Who is nobody else.
+fn mine(mine: Option<Mine>) -> anyhow::Result<gate::Mine> {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| value.bytes().all(|b| b.is_ascii_digit()));
+    if mine == Some(Mine::Job) {
+        return variable("SLURM_JOB_ID").filter(|job| !job.is_empty()).map(gate::Mine::Job).ok_or_else(|| {
+            hinted(
+                "--mine job needs the number of the job, and SLURM_JOB_ID is not set",
+                "run it in a job, a prolog or an epilog of Slurm, or write --mine user",
+            )
+        });
+    }
+    let user = rustix::process::geteuid();
+    let caller = variable("SUDO_UID").filter(|_| user.is_root()).and_then(|uid| uid.parse().ok());
+    Ok(gate::Mine::User(caller.unwrap_or(user.as_raw())))
 }
 
 /// Shows the report. That the driver does not answer is an error all the same.
@@ -60,32 +123,33 @@ fn page(report: &StatusReport, style: &Style, out: &mut dyn Write) -> io::Result
     match &report.failure {
         Some(_) => table::files(report, style, out),
         None => table::status(report, style, out),
-    }
+    }?;
+    table::broken_rules(report, style, out)
 }
 
 pub(super) fn judged(snapshot: &Snapshot, all: bool, redacted: bool) -> StatusReport {
-    let mut report = if all { judge::status_of_all(snapshot) } else { judge::status(snapshot) };
-    if redacted {
-        redact::status(snapshot, &mut report);
-    }
-    report
+    with_driver(snapshot, &View { all, redacted, ..View::default() })
 }
 
-fn watch(options: &SessionOptions, every: Duration, args: &StatusArgs, redacted: bool) -> anyhow::Result<Ending> {
+fn with_driver(snapshot: &Snapshot, view: &View) -> StatusReport {
+    view.of(snapshot, if view.all { judge::status_of_all(snapshot) } else { judge::status(snapshot) })
+}
+
+fn watch(options: &SessionOptions, every: Duration, as_json: bool, view: &View) -> anyhow::Result<Ending> {
     let mut session = None;
     let mut first = true;
     loop {
-        let looked = look(options, &mut session, args.all, redacted);
+        let looked = look(options, &mut session, view);
         if every >= SLOW || !looked.as_ref().is_ok_and(|report| report.failure.is_none()) {
             session = None;
         }
         let report = match looked {
             // What fails at once will not get better; later a driver may be reloaded under us, and come back.
             Err(error) if first => return Err(error),
-            Ok(report) if first && report.failure.is_some() => Ok(shown(report, args.json)?),
+            Ok(report) if first && report.failure.is_some() => Ok(shown(report, as_json)?),
             other => other,
         };
-        let reader = match (&report, args.json) {
+        let reader = match (&report, as_json) {
             (Ok(report), true) => stdout::print(|out| json::line(report, out))?,
             (Err(_), true) => Reader::There,
             (report, false) => stdout::print(|out| frame(report, every, first, out))?,
@@ -98,12 +162,7 @@ fn watch(options: &SessionOptions, every: Duration, args: &StatusArgs, redacted:
     }
 }
 
-fn look(
-    options: &SessionOptions,
-    session: &mut Option<Session>,
-    all: bool,
-    redacted: bool,
-) -> anyhow::Result<StatusReport> {
+fn look(options: &SessionOptions, session: &mut Option<Session>, view: &View) -> anyhow::Result<StatusReport> {
     let opened = match session {
         Some(session) => Ok(session),
         None => Session::open_or_why_not(options, || driver_is_slow_for(options.open_timeout))?
@@ -114,13 +173,11 @@ fn look(
         Err(unanswered) => Err(unanswered),
     };
     match looked {
-        Ok(snapshot) => Ok(judged(&snapshot, all, redacted)),
+        Ok(snapshot) => Ok(with_driver(&snapshot, view)),
         Err(unanswered) => {
-            let (snapshot, mut report) = who_has_files(&options.proc, unanswered)?;
-            if redacted {
-                redact::status(&snapshot, &mut report);
-            }
-            Ok(report)
+            // What can be said all the same.
+            let snapshot = session::look_at_files(&options.proc, unanswered.tool_processes)?;
+            Ok(view.of(&snapshot, judge::status_without_driver(&snapshot, &unanswered.failure)))
         }
     }
 }
@@ -134,13 +191,6 @@ fn driver_is_slow_for(patience: Duration) {
         "gpuresid: waiting for the NVIDIA driver to answer, at most {patience} (--nvml-timeout); if it does not, whoever has \
          its device files open is shown"
     );
-}
-
-/// What can be said where the driver does not answer.
-pub(super) fn who_has_files(proc: &ProcOptions, unanswered: Unanswered) -> anyhow::Result<(Snapshot, StatusReport)> {
-    let snapshot = session::look_at_files(proc, unanswered.tool_processes)?;
-    let report = judge::status_without_driver(&snapshot, &unanswered.failure);
-    Ok((snapshot, report))
 }
 
 /// One picture. On a terminal it is drawn over the one before, line by line, so that nothing flickers.

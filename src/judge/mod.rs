@@ -12,6 +12,7 @@ mod entries;
 mod findings;
 pub mod fold;
 mod handover;
+pub mod gate;
 mod holders;
 mod keeps;
 mod kernel;
@@ -130,6 +131,7 @@ pub fn status(snapshot: &Snapshot) -> StatusReport {
         simulated: is_simulated(snapshot),
         driver_version: driver_version(snapshot),
         cuda_version: snapshot.driver.as_ref().and_then(|d| d.cuda_version.clone()),
+        broken_rules: Vec::new(),
         failure: None,
         devices: snapshot.devices.iter().map(device_status).collect(),
         holders,

@@ -20,6 +20,13 @@ pub(crate) fn place(process: &Process) -> Option<Place> {
     (!place.is_empty()).then_some(place)
 }
 
+/// The number of the Slurm job that it belongs to, as Slurm's own commands take it.
+pub(crate) fn job(process: &Process) -> Option<String> {
+    let job = place(process)?.slurm?.job;
+    let number = process.environment.get("SLURM_JOB_ID").filter(|number| is_sluid(&job) && is_number(number));
+    Some(number.cloned().unwrap_or(job))
+}
+
 /// Where a cgroup's path says that its processes belong.
 pub(crate) fn of_cgroup(path: &str) -> Place {
     let segments: Vec<&str> = path.split('/').filter(|s| !s.is_empty() && *s != "..").collect();

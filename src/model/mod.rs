@@ -44,8 +44,8 @@ pub use reclaim::{
     CleanedDevice, Cleanup, Ended, LeftAlone, ReclaimDevice, ReclaimReport, ReclaimStep, Restarter, Role, StepOutcome,
 };
 pub use report::{
-    Advice, Cause, CommandReport, DeviceReport, DeviceStatus, Finding, FindingKind, Ghost, Held, Holder, Lineage,
-    Report, StatusReport, Verdict,
+    Advice, BrokenRule, Cause, CommandReport, DeviceReport, DeviceStatus, Finding, FindingKind, Ghost, Held, Holder,
+    Lineage, Report, StatusReport, Verdict,
 };
 pub use run_tree::RunTree;
 pub use snapshot::{DriverInfo, DriverSource, Observer, Snapshot};

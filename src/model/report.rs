@@ -416,6 +416,19 @@ impl DeviceStatus {
     }
 }
 
+/// A rule of `status --fail-on` that does not hold.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BrokenRule {
+    /// As it was asked for: a cause, `lost` or `foreign`.
+    pub rule: String,
+    /// By which processes.
+    pub pids: Vec<u32>,
+    /// By which devices.
+    pub device_uuids: Vec<Uuid>,
+    /// In words.
+    pub text: String,
+}
+
 /// The result of `status`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusReport {
@@ -435,6 +448,9 @@ pub struct StatusReport {
     pub driver_version: Option<String>,
     /// The newest CUDA that the driver serves.
     pub cuda_version: Option<String>,
+    /// The rules of `--fail-on` that do not hold.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub broken_rules: Vec<BrokenRule>,
     /// Why the driver does not answer; only where it does not. Then nothing is known of the devices or of memory, and the
     /// holders are those who have NVIDIA's files open.
     #[serde(default, skip_serializing_if = "Option::is_none")]

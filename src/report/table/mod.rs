@@ -4,6 +4,7 @@
 mod check;
 mod doctor;
 mod files;
+mod gate;
 mod grid;
 mod parts;
 mod reclaim;
@@ -15,5 +16,6 @@ mod torch;
 pub use check::check;
 pub use doctor::doctor;
 pub use files::files;
+pub use gate::broken_rules;
 pub use reclaim::{Asked, cleanup, reclaim};
 pub use status::status;

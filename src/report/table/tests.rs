@@ -357,6 +357,7 @@ fn status_report(devices: Vec<DeviceStatus>, holders: Vec<Holder>) -> StatusRepo
         simulated: false,
         driver_version: Some("580.159.04".into()),
         cuda_version: Some("13.0".into()),
+        broken_rules: Vec::new(),
         failure: None,
         devices,
         holders,
