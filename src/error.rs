@@ -58,8 +58,17 @@ pub fn display(error: &anyhow::Error) -> String {
 /// As [`display`], broken at so many columns, later lines indented. Where the output is no terminal (`None`) nothing is
 /// broken, so that a log can be searched for a sentence.
 pub fn display_in(error: &anyhow::Error, columns: Option<u16>) -> String {
+    display_as("error: ", error, columns)
+}
+
+/// The same of an error that keeps nobody from going on: `warning: …`, and the hint.
+pub fn warning(error: &anyhow::Error, columns: Option<u16>) -> String {
+    display_as("warning: ", error, columns)
+}
+
+fn display_as(lead: &str, error: &anyhow::Error, columns: Option<u16>) -> String {
     let mut shown = String::new();
-    paragraph(&mut shown, "error: ", &format!("{error:#}"), columns, |line, room| text::wrap(line, Some(room)));
+    paragraph(&mut shown, lead, &format!("{error:#}"), columns, |line, room| text::wrap(line, Some(room)));
     let note = error.downcast_ref::<Hinted>().and_then(|hinted| hinted.note.clone());
     let more = [("hint: ", hint(error).map(|hint| text::program::pasteable(&hint))), ("note: ", note)];
     let more: Vec<_> = more.iter().filter_map(|(lead, text)| Some((lead, text.as_ref()?))).collect();

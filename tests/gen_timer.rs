@@ -21,7 +21,7 @@ fn recipe() -> &'static Recipe {
 }
 
 #[test]
-fn what_users_can_overwrite_is_no_service_of_root() {
+fn what_users_can_overwrite_is_printed_with_a_warning_and_not_installed() {
     let rig = Rig::new();
     let copy = rig.path("gpu resid");
     fs::copy(env!("CARGO_BIN_EXE_gpuresid"), &copy).unwrap();
@@ -35,6 +35,16 @@ fn what_users_can_overwrite_is_no_service_of_root() {
     let again = format!("\n  /usr/local/bin/gpuresid gen -i 0 systemd-timer -o {}\n", units.display());
     assert!(end.stderr.contains(&install) && end.stderr.contains(&again), "{}", end.stderr);
     assert_eq!((end.stdout.as_str(), fs::read_dir(&units).unwrap().count()), ("", 0));
+    // To read it does no harm.
+    let mut command = Command::new(&copy);
+    command.args(["gen", "systemd-timer"]).env_remove("SUDO_UID");
+    let end = rig.launch(command).wait();
+    end.expect_code(0);
+    let warning = format!("warning: root must not run {} every few minutes: ", copy.display());
+    assert!(end.stderr.starts_with(&warning), "{}", end.stderr);
+    assert!(end.stderr.contains(&install), "{}", end.stderr);
+    assert!(end.stdout.contains("\n# ---- gpuresid-reclaim.timer ----\n"), "{}", end.stdout);
+    assert!(end.stdout.contains("\nExecStart="), "{}", end.stdout);
 }
 
 #[test]

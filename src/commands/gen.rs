@@ -3,14 +3,17 @@
 use super::{stdout, to_paste, typed};
 use crate::{
     cli::{GenArgs, Global},
-    error::hinted,
+    error::{self, hinted},
     exit::{self, Ending},
     r#gen::{self, Wanted, trust},
-    report::pending::Pending,
+    report::{Style, pending::Pending},
     text,
 };
 use anyhow::Context;
-use std::path::Path;
+use std::{
+    io::{self, Write as _},
+    path::Path,
+};
 
 /// Prints or writes.
 ///
@@ -31,13 +34,20 @@ pub(super) fn run(global: &Global, args: &GenArgs) -> anyhow::Result<Ending> {
             "leave out -o to print, or name a directory; for one of that name write -o ./-",
         ));
     }
-    if recipe.for_root
-        && let Some(why) = trust::objection(&binary).context("cannot see who may write this program")?
-    {
-        return Err(hinted(
-            format!("root must not run {} every few minutes: {why}", binary.display()),
-            elsewhere(&binary),
-        ));
+    let objection = if recipe.for_root {
+        trust::objection(&binary).context("cannot see who may write this program")?
+    } else {
+        None
+    };
+    if let Some(why) = objection {
+        let error =
+            hinted(format!("root must not run {} every few minutes: {why}", binary.display()), elsewhere(&binary));
+        // To read them does no harm. Where root's services are is no place for them.
+        if args.output.is_some() {
+            return Err(error);
+        }
+        // Where nobody reads the warning, the files are still what was asked for.
+        let _ = writeln!(io::stderr(), "{}", error::warning(&error, Style::stderr().width));
     }
     let wanted = Wanted { binary: &binary, gpus: &global.gpu };
     let files = (recipe.files)(&wanted);
