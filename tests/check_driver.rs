@@ -4,7 +4,8 @@
 mod support;
 
 use rustix::process::{Pid, Signal, kill_process};
-use std::{ffi::OsString, time::Duration};
+use serde_json::{Value, json};
+use std::{ffi::OsString, process::Command, time::Duration};
 use support::{Fault, Rig, wait_until};
 
 fn words(words: &[&str]) -> Vec<OsString> {
@@ -228,4 +229,89 @@ fn why_the_look_before_failed_is_told_and_nothing_is_said_to_be_left() {
     assert!(reasons.iter().any(|reason| reason.contains("NVML code 999")), "{report:#}");
     let advice = report["advice"].as_array().unwrap().iter().map(|a| a["why"].to_string()).collect::<String>();
     assert!(!advice.contains("what is left"), "{report:#}");
+}
+
+/// Whether this user can make PID namespaces with a /proc of their own.
+fn namespaces() -> bool {
+    let made = Command::new("unshare").args(["-pf", "--mount-proc", "true"]).output();
+    let can = made.is_ok_and(|out| out.status.success());
+    if !can {
+        support::skipped("no PID namespace can be made here (it takes root)");
+    }
+    can
+}
+
+/// A line for a shell.
+fn line(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| format!("'{}'", word.to_str().unwrap())).collect::<Vec<_>>().join(" ")
+}
+
+/// How a check is started (CHECK), with the host's /proc (HOST) where that is another one, and its options.
+const PLACES: [(&str, &str); 7] = [
+    ("exec CHECK", ""),
+    // The first process of a PID namespace, which /proc shows in the numbers outside.
+    ("exec unshare -pf CHECK", ""),
+    ("exec unshare -pf --mount-proc CHECK", ""),
+    // Below a shell in one.
+    ("exec unshare -pf sh -c \"CHECK; exit \\$?\"", ""),
+    // The host's /proc beside that of a container.
+    ("mount --bind /proc HOST; exec unshare -pf --mount-proc CHECK", "--procfs HOST"),
+    ("mount --bind /proc HOST; exec unshare -pf CHECK", "--procfs HOST"),
+    ("mount --bind /proc HOST; exec CHECK", "--procfs HOST"),
+];
+
+/// Checks these verbs, started by this wrapper, at this place; the exit code and the report.
+fn check_at(
+    rig: &Rig,
+    (place, options): (&str, &str),
+    scope: &str,
+    wrapper: &[&str],
+    verbs: &str,
+) -> (Option<i32>, Value) {
+    let host = rig.path("host");
+    std::fs::create_dir(&host).unwrap();
+    let at_host = |text: &str| text.replace("HOST", host.to_str().unwrap());
+    let mut argv = words(wrapper);
+    argv.extend(rig.program(verbs));
+    let options = format!("{options} --scope {scope} --settle 2s --sample 20ms {}", report_option(rig));
+    let check = line(&rig.check_of(&at_host(&options), &argv));
+    let script = at_host(&place.replace("CHECK", &check));
+    let end = rig.start_of(&words(&["unshare", "-m", "sh", "-c", &script])).wait();
+    (end.code, rig.report("r.json"))
+}
+
+#[test]
+fn our_own_helpers_are_not_the_commands_in_whatever_numbers_they_are_shown() {
+    if !namespaces() {
+        return;
+    }
+    let wrappers: [&[&str]; 4] = [&[], &["unshare", "-pf", "--mount-proc"], &["unshare", "-m"], &["unshare", "-Ur"]];
+    for place in PLACES {
+        for wrapper in wrappers {
+            let (code, report) = check_at(&Rig::new(), place, "run", wrapper, "alloc 0 1GiB sleep 0.2");
+            let about = format!("{place:?}, {wrapper:?}: {report:#}");
+            assert_eq!((&report["survivors"], &report["holders"]), (&json!([]), &json!([])), "{about}");
+            assert_eq!((code, &report["settle_end"]), (Some(0), &json!("all_gone")), "{about}");
+        }
+    }
+}
+
+#[test]
+fn whoever_stays_is_named_and_our_own_helpers_are_not() {
+    if !namespaces() {
+        return;
+    }
+    let verbs = "spawn-session { alloc 0 1GiB ready left hold } wait-file left";
+    for (place, scope) in PLACES.into_iter().flat_map(|place| [(place, "run"), (place, "new")]) {
+        let (code, report) = check_at(&Rig::new(), place, scope, &[], verbs);
+        let about = format!("{place:?}, {scope}: {report:#}");
+        // Where the driver and /proc count differently, whose the listed memory is stays open.
+        assert!(matches!(code, Some(121 | 122)), "{about}");
+        let seen = |list: &str| {
+            let all = report[list].as_array().unwrap().iter().filter(|p| p["start_ticks"].is_u64());
+            all.map(|p| p["pid"].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!((seen("survivors").len(), seen("survivors")), (1, seen("holders")), "{about}");
+    }
 }

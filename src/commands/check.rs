@@ -190,6 +190,7 @@ fn checked(options: &CheckOptions) -> Result<Ending, Stop> {
         open_timeout: options.open_timeout,
         look_timeout: options.look_timeout,
         events: true,
+        procfs: options.proc.procfs.clone(),
     };
     let client = Client::start(&driver, move |message| {
         let _ = events.send(Event::Driver(message));

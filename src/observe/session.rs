@@ -106,6 +106,7 @@ impl Session {
             open_timeout: options.open_timeout,
             look_timeout: options.look_timeout,
             events: false,
+            procfs: options.proc.procfs.clone(),
         };
         let client = Client::start(&driver, move |message| {
             // Nobody listens any more once the session has ended.

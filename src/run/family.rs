@@ -82,6 +82,11 @@ impl Myself {
         at(&self.procfs, shown.cast_signed()).and_then(|p| p.stat().ok()).as_ref().map(identity)
     }
 
+    /// Who a child is as the `/proc` shows it.
+    pub(super) fn identity_of(&self, kin: &Kin) -> Option<ProcId> {
+        at(&self.procfs, kin.shown.cast_signed()).and_then(|p| p.stat().ok()).as_ref().map(identity)
+    }
+
     fn in_our_numbers(&self, shown: u32) -> Option<u32> {
         if self.level == 0 {
             return Some(shown);

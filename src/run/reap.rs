@@ -4,7 +4,10 @@
 //! name. `waitid` over all children therefore says ECHILD exactly when nothing of the run lives. It only peeks
 //! (WNOWAIT); each status is then taken by PID, the command's by [`Running`], so that no status gets lost.
 
-use super::{family::Myself, signal_child::Running};
+use super::{
+    family::{Kin, Myself},
+    signal_child::Running,
+};
 use crate::model::ProcId;
 use rustix::{
     io::Errno,
@@ -71,8 +74,8 @@ impl Reaper {
         match waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT) {
             Err(Errno::CHILD) => true,
             Ok(None) if !self.bystanders.is_empty() || self.myself.init => {
-                let known = |shown| tool.iter().any(|id| id.pid == shown);
-                self.myself.children().iter().all(|kin| self.bystanders.contains(&kin.pid) || known(kin.shown))
+                let known = |kin: &Kin| self.myself.identity_of(kin).is_some_and(|id| tool.contains(&id));
+                self.myself.children().iter().all(|kin| self.bystanders.contains(&kin.pid) || known(kin))
             }
             _ => false,
         }

@@ -2,6 +2,7 @@
 //! which everybody can read in `/proc/PID/task/TID/comm`. A thread that hangs in the kernel cannot answer, but its name
 //! can still be read.
 
+use super::numbers;
 use std::{ffi::CString, fs, path::Path, time::Duration};
 
 /// A call that could hang.
@@ -98,7 +99,7 @@ pub(super) struct Whereabouts {
 
 /// Looks where a process is, thread by thread. A thread in D state wins over others: it is the one that hangs.
 pub(super) fn whereabouts(pid: u32) -> Whereabouts {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+    let Some(tasks) = numbers::directory(pid).and_then(|place| fs::read_dir(place.join("task")).ok()) else {
         return Whereabouts::default();
     };
     let mut best: Option<(u8, Whereabouts)> = None;

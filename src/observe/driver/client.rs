@@ -47,7 +47,7 @@ impl Client {
         deliver: impl Fn(Message) + Send + 'static,
     ) -> anyhow::Result<Self> {
         let (events, incoming) = mpsc::channel();
-        let tools = Tools::default();
+        let tools = Tools::shown_in(&options.procfs);
         let mut options = options.clone();
         options.source = absolute(options.source).context("finding the current directory")?;
         let mut driver = Driver {
@@ -89,7 +89,7 @@ impl Client {
         let _ = self.events.send(Event::Afresh);
     }
 
-    /// The helper and its nursery, so that they are never taken for holders or for the command's processes. Complete
+    /// The helper and its nursery as the `/proc` shows them that is read, so that they are never taken for holders or for the command's processes. Complete
     /// once [`Message::Opened`] was delivered; replaced helpers stay in it.
     pub fn tool_processes(&self) -> Vec<ProcId> {
         self.tools.list()

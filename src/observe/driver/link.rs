@@ -5,13 +5,14 @@ use super::{
     Extras, Failure, Placement,
     helper::START_NURSERY,
     keeper::{Kept, inner, pump},
+    numbers,
     protocol::{Answer, Say},
     socket::{self, hear, say, say_with},
 };
 use crate::model::{DriverFacts, ProcId, Uuid};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::{
-    fs::{self, File},
+    fs::File,
     io::{self, Write},
     os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
@@ -53,27 +54,27 @@ pub(super) enum Event {
 }
 
 /// The tool's own processes, shared with the owner.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Tools(Arc<Mutex<Vec<ProcId>>>);
+#[derive(Debug, Clone)]
+pub(super) struct Tools {
+    known: Arc<Mutex<Vec<ProcId>>>,
+    procfs: PathBuf,
+}
 
 impl Tools {
+    /// Processes that others look for in this `/proc`.
+    pub(super) fn shown_in(procfs: &Path) -> Self {
+        Self { known: Arc::default(), procfs: procfs.into() }
+    }
+
     /// All that were started, also those that are gone: an identity is never reused.
     pub(super) fn list(&self) -> Vec<ProcId> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn add(&self, pid: u32) {
-        if let Some(start_ticks) = start_ticks(pid) {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(ProcId { pid, start_ticks });
-        }
+        let ids = numbers::identities(pid, &self.procfs);
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).extend(ids);
     }
-}
-
-/// Field 22 of `/proc/PID/stat`.
-fn start_ticks(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything; field 3 follows the last one.
-    stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
 }
 
 /// The line.

@@ -13,6 +13,7 @@ mod keeper;
 pub mod ledger;
 mod library;
 mod link;
+mod numbers;
 mod nursery;
 mod nvml;
 mod protocol;
@@ -81,6 +82,8 @@ pub struct Options {
     pub look_timeout: Duration,
     /// Watch for Xid events.
     pub events: bool,
+    /// The `/proc` in which others are read, by whose numbers our own processes are to be known.
+    pub procfs: PathBuf,
 }
 
 impl Options {
@@ -92,6 +95,7 @@ impl Options {
             open_timeout: Duration::from_secs(60),
             look_timeout: Duration::from_secs(10),
             events: false,
+            procfs: "/proc".into(),
         }
     }
 }

@@ -73,6 +73,7 @@ impl Stage {
             open_timeout,
             look_timeout,
             events: false,
+            procfs: "/proc".into(),
         };
         let started = Instant::now();
         loop {
@@ -330,6 +331,7 @@ fn a_binary_that_is_not_there_is_an_error_at_once() {
         open_timeout: PATIENCE,
         look_timeout: PATIENCE,
         events: false,
+        procfs: "/proc".into(),
     };
     assert!(Client::start_with(Path::new("/no/such/binary"), &options, |_| {}).is_err());
 }
