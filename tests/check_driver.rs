@@ -164,6 +164,27 @@ fn a_number_that_cannot_be_is_inconclusive_and_never_residue() {
 }
 
 #[test]
+fn a_peak_that_nobody_looked_at_is_not_known() {
+    let rig = Rig::new();
+    let sample = |sample: &str| {
+        let end = rig.check(&format!("--sample {sample} {}", report_option(&rig)), "alloc 0 12GiB sleep 1.2");
+        end.expect_code(0);
+        (end, rig.report("r.json"))
+    };
+    let note = "note: No look was taken while the command ran, so how much GPU memory it used is not known";
+    let (end, report) = sample("100s");
+    assert!(end.stderr.contains(note), "{}", end.stderr);
+    let device = &report["devices"][0];
+    assert_eq!((&device["command_peak_bytes"], &device["peak_bytes"]), (&Value::Null, &Value::Null), "{device:#}");
+    let (end, report) = sample("20ms");
+    assert!(!end.stderr.contains("look was taken"), "{}", end.stderr);
+    assert!(report["devices"][0]["command_peak_bytes"].as_u64().unwrap() > 12 << 30, "{report:#}");
+    // A bare number would be taken for milliseconds by some.
+    let end = rig.run("check --sample 100 -- true");
+    assert!(end.expect_code(125).stderr.contains("write the unit: 100ms or 100s"), "{}", end.stderr);
+}
+
+#[test]
 fn a_gpu_that_is_lost_in_the_run_is_inconclusive_and_the_other_is_judged() {
     let rig = Rig::with_gpus(2);
     let run = rig.spawn_check(&report_option(&rig), "alloc 1 1GiB ready up wait-file go");

@@ -55,7 +55,8 @@ pub(crate) fn judge(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> Judged
     } else {
         trace.map(|t| if parts.unlisted.certain.0 > 0 { t.peak_charged_with_excess } else { t.peak_charged_listed })
     };
-    let peak = peak.max(Some(interval.low)).filter(|p| p.0 > 0);
+    let peak_is_known = run.too_few_looks(uuid) != Some(0);
+    let peak = peak.max(Some(interval.low)).filter(|p| p.0 > 0 && peak_is_known);
     let total = device.look.memory.or(before.and_then(|b| b.look.memory)).map(|m| m.total);
     let limit = limit(run, total, peak);
     let verdict = match (device.identity.mig_parent, limit, interval.high) {
@@ -80,7 +81,7 @@ pub(crate) fn judge(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> Judged
             used_before_bytes: before.and_then(|b| b.look.used()),
             used_after_bytes: memory.map(|m| m.used),
             free_bytes: memory.map(|m| m.free),
-            peak_bytes: trace.and_then(|t| t.peak_used).max(memory.map(|m| m.used)),
+            peak_bytes: trace.and_then(|t| t.peak_used).max(memory.map(|m| m.used)).filter(|_| peak_is_known),
             command_peak_bytes: peak,
             charged_residue_bytes: interval.low,
             charged_residue_max_bytes: interval.high,

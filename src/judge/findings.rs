@@ -59,7 +59,19 @@ pub(crate) fn of_run(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged], holder
     found.extend(reused(scene));
     found.extend(out_of_sight(scene, true));
     found.extend(new_devices(run));
+    found.extend(few_looks(run));
     found
+}
+
+/// A peak that nobody saw is not a small one.
+fn few_looks(run: &Run<'_>) -> Option<Finding> {
+    let taken = run.after.devices.iter().filter_map(|d| run.too_few_looks(&d.identity.uuid)).min()?;
+    let text = match taken {
+        0 => "No look was taken while the command ran, so how much GPU memory it used is not known".to_owned(),
+        1 => "Only one look was taken while the command ran, so it may have used more than was seen".to_owned(),
+        n => format!("Only {n} looks were taken while the command ran, so it may have used more than was seen"),
+    };
+    Some(finding(FindingKind::Note, None, None, format!("{text}: a shorter `--sample` would tell.")))
 }
 
 /// Devices that were not there before: there is nothing to compare them with.

@@ -83,6 +83,17 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// How often the device was looked at while the command ran, where that was too seldom to know its peak. What lived
+    /// shorter than the ordinary time between a few looks may be missed anyhow.
+    pub(crate) fn too_few_looks(&self, uuid: &Uuid) -> Option<usize> {
+        const FEW: usize = 3;
+        const LONG_MS: u64 = 1000;
+        let command = self.launch.command.as_ref()?;
+        let (began, end) = (command.started_ms, command.ended_ms?);
+        let taken = self.trace.device(uuid)?.points.iter().filter(|p| began < p.at_ms && p.at_ms <= end).count();
+        (end.saturating_sub(began) > LONG_MS && taken < FEW).then_some(taken)
+    }
+
     /// The files that a process had open in the before-look.
     pub(crate) fn files_before(&self, id: ProcId) -> Option<&'a DeviceFiles> {
         self.before.scanned().iter().find(|p| p.id == id).and_then(|p| p.files.as_ref())
