@@ -177,3 +177,21 @@ fn watching_goes_on_until_it_is_ended() {
     watching.signal(Signal::INT);
     watching.wait().expect_signal(Signal::INT);
 }
+
+#[test]
+fn all_tells_how_busy_every_gpu_is() {
+    let rig = Rig::with_gpus(2);
+    rig.edit_machine(|machine| {
+        for device in machine["devices"].as_array_mut().unwrap() {
+            device["utilization"] = 57.into();
+        }
+    });
+    rig.add("memory", Allocation { device: 0, bytes: 1 << 30, ..Allocation::default() });
+    let status = rig.run("status --all --json").json();
+    for device in status["devices"].as_array().unwrap() {
+        assert_eq!(device["utilization_percent"], 57, "{status:#}");
+    }
+    let text = rig.run("status --all").stdout;
+    assert_eq!(text.lines().filter(|line| line.starts_with("GPU ") && line.ends_with(" 57%")).count(), 2, "{text}");
+    assert!(!rig.run("status").stdout.contains("BUSY"), "it was not asked for");
+}

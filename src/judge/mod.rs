@@ -175,6 +175,7 @@ fn device_status(device: &crate::model::Device) -> DeviceStatus {
         listed_bytes: device.listed(),
         unaccounted_bytes: device.unaccounted().and_then(|u| i64::try_from(u).ok()),
         context_cost_bytes: Bytes::at_least_zero(cost.min(device.unaccounted().unwrap_or(0))),
+        utilization_percent: device.look.utilization_percent,
         bar1_total_bytes: device.look.bar1.map(|b| b.total),
         bar1_used_bytes: device.look.bar1.map(|b| b.used),
     }

@@ -396,6 +396,9 @@ pub struct DeviceStatus {
     pub unaccounted_bytes: Option<i64>,
     /// Of the unaccounted, what the listed contexts cost beside their own memory.
     pub context_cost_bytes: Bytes,
+    /// How busy it was over the driver's last sampling period, in percent; only where it was asked for and answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub utilization_percent: Option<u32>,
     /// BAR1 memory in all; only where it was asked for and answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bar1_total_bytes: Option<Bytes>,

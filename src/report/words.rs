@@ -131,6 +131,19 @@ pub fn restarter(restarter: &Restarter) -> String {
     format!("PID {} ({shown}) started it, lives, and may start it again", restarter.pid)
 }
 
+/// `1`, `3-5`, `9`: numbers in order, those that follow each other as one.
+pub fn ranges(numbers: &[u32]) -> Vec<String> {
+    let mut numbers = numbers.to_vec();
+    numbers.sort_unstable();
+    numbers.dedup();
+    let range = |run: &[u32]| match run {
+        [only] => Some(only.to_string()),
+        [first, .., last] => Some(format!("{first}-{last}")),
+        [] => None,
+    };
+    numbers.chunk_by(|one, next| one + 1 == *next).filter_map(range).collect()
+}
+
 /// `a`, `a and b`, `a, b and c`.
 pub fn list(items: &[String]) -> String {
     match items {

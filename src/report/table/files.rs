@@ -4,6 +4,7 @@
 use super::{
     grid::{Column, Grid},
     parts::Page,
+    place::place,
 };
 use crate::{
     model::{FailureKind, Holder, StatusReport},
@@ -62,35 +63,11 @@ impl Page<'_> {
     }
 }
 
-/// Where it belongs, by the name under which it is found there.
-fn place(holder: &Holder) -> Option<String> {
-    let place = holder.place.clone().unwrap_or_default();
-    let pod = place.pod_uid.map(|uid| format!("pod {uid}"));
-    let job = || place.slurm.map(|slurm| format!("job {}", slurm.job));
-    let container = || place.container.map(|container| format!("container {}", container.short()));
-    let unit = || place.unit.map(|unit| unit.name);
-    let session = || Some(format!("session {}", session(holder.cgroup.as_deref()?)?));
-    pod.or_else(job).or_else(container).or_else(unit).or_else(session)
-}
-
-/// The number of the login session, as `loginctl` has it.
-fn session(cgroup: &str) -> Option<&str> {
-    cgroup.split('/').find_map(|segment| segment.strip_prefix("session-")?.strip_suffix(".scope"))
-}
-
 /// `nvidia0-7, nvidiactl, nvidia-uvm`: the GPUs' own nodes as a range, then the others.
 fn nodes(open: &BTreeMap<String, u32>) -> String {
     let number = |node: &String| node.strip_prefix("nvidia")?.parse::<u32>().ok();
-    let mut gpus: Vec<u32> = open.keys().filter_map(number).collect();
-    gpus.sort_unstable();
-    let mut named: Vec<String> = Vec::new();
-    for range in gpus.chunk_by(|one, next| one + 1 == *next) {
-        named.extend(match range {
-            [only] => Some(format!("nvidia{only}")),
-            [first, .., last] => Some(format!("nvidia{first}-{last}")),
-            [] => None,
-        });
-    }
+    let gpus: Vec<u32> = open.keys().filter_map(number).collect();
+    let mut named: Vec<String> = words::ranges(&gpus).into_iter().map(|range| format!("nvidia{range}")).collect();
     // Capabilities of MIG instances are many, and tell nobody anything here.
     named.extend(open.keys().filter(|node| number(node).is_none() && !node.starts_with("nvidia-caps/")).cloned());
     if named.is_empty() { "nvidia-caps".into() } else { named.join(", ") }
@@ -107,40 +84,5 @@ mod tests {
         assert_eq!(shown(&["nvidia10", "nvidia9", "nvidia2", "nvidia0", "nvidia8"]), "nvidia0, nvidia2, nvidia8-10");
         assert_eq!(shown(&["nvidia-caps/nvidia-cap1", "dri/card1"]), "dri/card1");
         assert_eq!(shown(&["nvidia-caps/nvidia-cap1"]), "nvidia-caps");
-    }
-
-    fn holder(fields: serde_json::Value) -> Holder {
-        let mut holder = serde_json::json!({
-            "pid": 1, "command": "x", "cause": "open_only", "lineage": "unknown", "why": [], "devices": [],
-        });
-        if let (Some(all), serde_json::Value::Object(more)) = (holder.as_object_mut(), fields) {
-            all.extend(more);
-        }
-        serde_json::from_value(holder).unwrap()
-    }
-
-    #[test]
-    fn where_it_belongs_is_the_name_that_finds_it() {
-        let id = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-        let container = serde_json::json!({ "id": id, "runtime": "docker" });
-        let slurm = serde_json::json!({ "job": "104", "step": "0", "by_environment": false });
-        let unit = serde_json::json!({ "name": "triton.service", "of_user": false });
-        for (fields, words) in [
-            (serde_json::json!({}), None),
-            (serde_json::json!({ "place": { "container": container, "pod_uid": "1b2c" } }), Some("pod 1b2c")),
-            (serde_json::json!({ "place": { "container": container } }), Some("container 0123456789ab")),
-            (serde_json::json!({ "place": { "slurm": slurm } }), Some("job 104")),
-            (serde_json::json!({ "place": { "unit": unit } }), Some("triton.service")),
-            (serde_json::json!({ "cgroup": "/user.slice/user-7.slice/session-3.scope" }), Some("session 3")),
-        ] {
-            assert_eq!(place(&holder(fields)).as_deref(), words);
-        }
-    }
-
-    #[test]
-    fn a_login_session_has_a_number() {
-        assert_eq!(session("/user.slice/user-1000.slice/session-3.scope"), Some("3"));
-        assert_eq!(session("/user.slice/user-1000.slice/session-c2.scope"), Some("c2"));
-        assert_eq!(session("/system.slice/session.service"), None);
     }
 }

@@ -9,6 +9,8 @@ use std::io::{self, Write};
 const GAP: usize = 2;
 /// Room for the flexible column where the output is no terminal.
 const PLAIN_ROOM: usize = 60;
+/// Optional columns stay as long as the flexible one has so much.
+const ENOUGH_ROOM: usize = 20;
 /// The flexible column never gets narrower; the line then runs over the edge.
 const LEAST_ROOM: usize = 10;
 
@@ -33,6 +35,11 @@ impl Column {
 
     pub(super) const fn flexible(head: &'static str) -> Self {
         Self { head, right: false, flexible: true, dispensable: false }
+    }
+
+    /// One that goes where the one that gives way would get too narrow, those on the left first.
+    pub(super) const fn optional(head: &'static str) -> Self {
+        Self { head, right: false, flexible: false, dispensable: true }
     }
 
     /// One that gives way, and goes where even its least width is too much.
@@ -76,8 +83,8 @@ impl Grid {
         Ok(())
     }
 
-    fn fit(&mut self, width: Option<u16>) {
-        let Some(flexible) = self.columns.iter().position(|c| c.flexible) else { return };
+    /// What is left for the flexible column.
+    fn room(&self, width: Option<u16>, flexible: usize) -> usize {
         let taken: usize = self
             .columns
             .iter()
@@ -88,13 +95,28 @@ impl Grid {
                 cells.max().unwrap_or(0).max(text::width(column.head)) + GAP
             })
             .sum();
-        let room = width.map_or(PLAIN_ROOM, |columns| usize::from(columns).saturating_sub(taken));
+        width.map_or(PLAIN_ROOM, |columns| usize::from(columns).saturating_sub(taken))
+    }
+
+    fn remove(&mut self, column: usize) {
+        self.columns.remove(column);
+        for row in self.rows.iter_mut().filter(|row| column < row.len()) {
+            row.remove(column);
+        }
+    }
+
+    fn fit(&mut self, width: Option<u16>) {
+        let Some(mut flexible) = self.columns.iter().position(|c| c.flexible) else { return };
+        let mut room = self.room(width, flexible);
+        while room < ENOUGH_ROOM
+            && let Some(optional) = self.columns.iter().position(|c| c.dispensable && !c.flexible)
+        {
+            self.remove(optional);
+            flexible -= usize::from(optional < flexible);
+            room = self.room(width, flexible);
+        }
         if room < LEAST_ROOM && self.columns.get(flexible).is_some_and(|column| column.dispensable) {
-            self.columns.remove(flexible);
-            for row in self.rows.iter_mut().filter(|row| flexible < row.len()) {
-                row.remove(flexible);
-            }
-            return;
+            return self.remove(flexible);
         }
         let room = room.max(LEAST_ROOM);
         for cell in self.rows.iter_mut().filter_map(|row| row.get_mut(flexible)) {
@@ -106,6 +128,22 @@ impl Grid {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn optional_columns_go_from_the_left_until_there_is_room() {
+        let shown = |width| {
+            let columns = [Column::optional("STATE"), Column::optional("WHERE"), Column::flexible("COMMAND")];
+            let mut grid = Grid::new(columns);
+            grid.row(["sleeping".into(), "job 104".into(), "python train.py --epochs 3".into()]);
+            let mut out = Vec::new();
+            grid.write(&Style { width: Some(width), color: false }, &mut out).unwrap();
+            String::from_utf8(out).unwrap().lines().last().unwrap().to_owned()
+        };
+        assert_eq!(shown(39), "sleeping  job 104  python train.py --e…");
+        assert_eq!(shown(38), "job 104  python train.py --epochs 3");
+        assert_eq!(shown(28), "python train.py --epochs 3");
+        assert_eq!(shown(5), "python tr…");
+    }
 
     fn shown(width: Option<u16>) -> String {
         let mut grid = Grid::new([Column::right("PID"), Column::flexible("COMMAND"), Column::left("STATE")]);

@@ -7,6 +7,7 @@ mod files;
 mod gate;
 mod grid;
 mod parts;
+mod place;
 mod reclaim;
 mod status;
 #[cfg(test)]

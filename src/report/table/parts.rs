@@ -1,6 +1,9 @@
 //! The parts that `check` and `status` have in common: holders, why, ghosts, findings, gaps, advice.
 
-use super::grid::{Column, Grid};
+use super::{
+    grid::{Column, Grid},
+    place::place,
+};
 use crate::{
     model::{Advice, Bytes, Cause, Finding, Gap, Ghost, Held, Holder, Leftover, Uuid},
     report::{Style, words},
@@ -54,11 +57,16 @@ impl Page<'_> {
     /// The table of holders.
     pub(super) fn holders(&mut self, holders: &[&Holder]) -> io::Result<()> {
         let several = self.devices.len() > 1;
-        let mut columns = vec![Column::right("PID"), Column::left("USER"), Column::right("AGE"), Column::left("STATE")];
+        let places = holders.iter().any(|holder| place(holder).is_some());
+        let mut columns = vec![Column::right("PID"), Column::left("USER"), Column::right("AGE")];
+        // Where it belongs says more than that it sleeps, as most do.
+        columns.push(if places { Column::optional("STATE") } else { Column::left("STATE") });
         if several {
             columns.push(Column::left("ON"));
         }
-        columns.extend([Column::right("MEMORY"), Column::left("CAUSE"), Column::flexible("COMMAND")]);
+        columns.extend([Column::right("MEMORY"), Column::left("CAUSE")]);
+        columns.extend(places.then_some(Column::optional("WHERE")));
+        columns.push(Column::flexible("COMMAND"));
         let mut grid = Grid::new(columns);
         for holder in holders {
             for (number, (on, memory)) in self.memory_of(holder).into_iter().enumerate() {
@@ -73,7 +81,9 @@ impl Page<'_> {
                 if several {
                     row.push(on);
                 }
-                row.extend([memory, once(words::cause(holder.cause).into()), once(holder.name().to_owned())]);
+                row.extend([memory, once(words::cause(holder.cause).into())]);
+                row.extend(places.then(|| once(place(holder).unwrap_or_default())));
+                row.push(once(holder.name().to_owned()));
                 grid.row(row);
             }
         }

@@ -109,6 +109,11 @@ fn device_table(page: &mut Page<'_>, report: &StatusReport) -> io::Result<()> {
         Column::right("LISTED +"),
         Column::right("UNACCOUNTED"),
     ];
+    // Asked of all and answered by some: who does not answer has a mark.
+    let with_busy = report.devices.iter().any(|d| d.utilization_percent.is_some());
+    if with_busy {
+        columns.push(Column::right("BUSY"));
+    }
     if with_bar1 {
         columns.extend([Column::right("BAR1 USED"), Column::right("BAR1 TOTAL")]);
     }
@@ -123,6 +128,9 @@ fn device_table(page: &mut Page<'_>, report: &StatusReport) -> io::Result<()> {
             words::amount(d.listed_bytes),
             words::signed(d.unaccounted_bytes),
         ];
+        if with_busy {
+            row.push(d.utilization_percent.map_or_else(|| "?".into(), |percent| format!("{percent}%")));
+        }
         if with_bar1 {
             row.extend([words::amount(d.bar1_used_bytes), words::amount(d.bar1_total_bytes)]);
         }

@@ -3,9 +3,9 @@
 use super::{check, status};
 use crate::{
     model::{
-        Advice, BootId, Bytes, Cause, CleanedDevice, Cleanup, CommandReport, DeviceReport, DeviceStatus, Ended,
-        Finding, FindingKind, Gap, Ghost, Held, Holder, Limits, Lineage, MigIdentity, Report, Scope, SettleEnd,
-        StatusReport, Uuid, Verdict, schema,
+        Advice, BootId, Bytes, Cause, CleanedDevice, Cleanup, CommandReport, Container, DeviceReport, DeviceStatus,
+        Ended, Finding, FindingKind, Gap, Ghost, Held, Holder, Limits, Lineage, MigIdentity, Place, Report, Scope,
+        SettleEnd, StatusReport, Uuid, Verdict, schema,
     },
     report::Style,
     text,
@@ -342,6 +342,7 @@ fn status_device(index: u32, used: Option<u64>, listed: Option<u64>) -> DeviceSt
         listed_bytes: listed.map(Bytes::mib),
         unaccounted_bytes: used.zip(listed).map(|(u, l)| (i64::try_from(u).unwrap() - i64::try_from(l).unwrap()) << 20),
         context_cost_bytes: Bytes::ZERO,
+        utilization_percent: None,
         bar1_total_bytes: None,
         bar1_used_bytes: None,
     }
@@ -515,4 +516,43 @@ fn an_instance_has_one_name_everywhere() {
     // A report of an older version does not have the numbers: then the whole name tells them apart.
     two.devices.iter_mut().for_each(|d| d.mig = None);
     assert!(checked(&two, PLAIN).contains("\nMIG-GPU-0d5c1c2a-1111-2222-3333-444455556666/8/0  NVIDIA"));
+}
+
+#[test]
+fn where_a_holder_belongs_is_shown_and_the_state_gives_way_first() {
+    let mut holders: Vec<Holder> =
+        (1..=3).map(|n| holder(n * 11, Cause::InUse, Lineage::Unknown, vec![held(0, Some(2048))])).collect();
+    let in_container =
+        Place { container: Some(Container { id: "web-7".into(), runtime: Some("lxc".into()) }), ..Place::default() };
+    holders[0].place = Some(in_container);
+    holders[1].launcher = Some("torchrun (9)".into());
+    let report = status_report(vec![status_device(0, Some(6200), Some(6144))], holders);
+    let rows = |style| {
+        let text = seen(&report, style);
+        text.lines().skip_while(|l| !l.starts_with("PID")).take(4).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        rows(PLAIN),
+        [
+            "PID  USER     AGE  STATE       MEMORY  CAUSE   WHERE               COMMAND",
+            " 11  alice  2 min  sleeping  2048 MiB  in use  container web-7     python train.py --epochs 3",
+            " 22  alice  2 min  sleeping  2048 MiB  in use  below torchrun (9)  python train.py --epochs 3",
+            " 33  alice  2 min  sleeping  2048 MiB  in use                      python train.py --epochs 3",
+        ]
+    );
+    assert_eq!(rows(NARROW)[1], " 11  alice  2 min  2048 MiB  in use  container web-7     python train.py --epoc…");
+    let narrow = rows(Style { width: Some(60), color: false });
+    assert_eq!(narrow[1], " 11  alice  2 min  2048 MiB  in use  python train.py --epoc…");
+}
+
+#[test]
+fn how_busy_each_gpu_is_stands_in_a_column_where_it_was_asked_for() {
+    let mut report =
+        status_report(vec![status_device(0, Some(0), Some(0)), status_device(1, Some(9), Some(9))], vec![]);
+    assert!(!seen(&report, PLAIN).contains("BUSY"));
+    report.devices[0].utilization_percent = Some(57);
+    let text = seen(&report, PLAIN);
+    let column: Vec<_> = text.lines().filter(|l| l.starts_with(['D', 'G']) && !l.starts_with("GPU m")).collect();
+    let last = |line: &&str| line.split_whitespace().next_back().unwrap_or_default().to_owned();
+    assert_eq!(column.iter().map(last).collect::<Vec<_>>(), ["BUSY", "57%", "?"], "{text}");
 }
