@@ -277,7 +277,7 @@ pub struct LimitArgs {
         hide_env_values = true
     )]
     pub max_residue: Limit,
-    /// Growth that belongs to no process and may be a neighbour's: below this it is noise
+    /// Growth of a neighbour, or of no known process, that is not charged: below this it is noise and not mentioned
     #[arg(
         long,
         value_name = "SIZE",

@@ -5,7 +5,7 @@ mod support;
 
 use serde_json::{Value, json};
 use std::fs;
-use support::Rig;
+use support::{Allocation, Judged, Rig};
 
 /// Takes a snapshot into a file of the rig.
 fn snapshot(rig: &Rig, name: &str) -> String {
@@ -260,4 +260,134 @@ fn only_the_chosen_gpu_is_compared() {
         assert_eq!(devices("-i 1"), (121, vec![1]));
         assert_eq!(devices("-i 0"), (0, vec![0]));
     }
+}
+
+#[test]
+fn a_neighbour_that_grew_is_named_and_nobody_is_charged() {
+    let rig = Rig::new();
+    let shell = rig.start("rename gnome-shell alloc 0 256MiB ready there wait-file grow alloc 0 4GiB ready grown hold");
+    rig.wait_for("there");
+    let before = snapshot(&rig, "before.json");
+    rig.mark("grow");
+    rig.wait_for("grown");
+    let clean = rig.run(&format!("diff {before}"));
+    assert_eq!(
+        clean.expect_code(0).stdout,
+        format!(
+            "gpuresid: clean: no new process holds GPU memory; those that were there before have 4096 MiB more\n  note: \
+             GPU 0: PID {} (gnome-shell), which was there before, has 4096 MiB more. It is not charged.\n",
+            shell.pid()
+        )
+    );
+    let report = Judged(rig.run(&format!("diff {before} --json")).json());
+    report.expect("clean").expect_charged(0);
+    let holder = report.expect_holder(shell.pid(), "grown_neighbour", "foreign");
+    assert_eq!(holder["devices"][0]["grown_bytes"], 4_u64 << 30, "{:#}", report.0);
+    assert_eq!(report.finding("grown").unwrap()["bytes"], 4_u64 << 30);
+
+    // Where all growth counts it is who is charged, and not to be ended.
+    let dirty = rig.run(&format!("diff {before} --scope device"));
+    let text = &dirty.expect_code(121).stdout;
+    assert!(!text.contains("not charged"), "{text}");
+    let charged = text.split_once("There before, with more now: charged, because all growth is\n").unwrap().1;
+    assert!(charged.lines().nth(1).unwrap().starts_with(&shell.pid().to_string()), "{text}");
+    assert!(!text.contains("kill"), "{text}");
+    assert!(text.contains("see who has more than before"), "{text}");
+}
+
+#[test]
+fn little_growth_is_no_news() {
+    let rig = Rig::new();
+    let _neighbour = rig.start("alloc 0 1GiB ready there wait-file grow alloc 0 100MiB ready grown hold");
+    rig.wait_for("there");
+    let before = snapshot(&rig, "before.json");
+    rig.mark("grow");
+    rig.wait_for("grown");
+    assert_eq!(
+        rig.run(&format!("diff {before}")).expect_code(0).stdout,
+        "gpuresid: clean: no new process holds GPU memory; those that were there before have 100 MiB more\n"
+    );
+    // Who wants to know more of it sets the limit lower.
+    let told = rig.run(&format!("diff {before} --max-unattributed 64MiB"));
+    assert!(told.expect_code(0).stdout.contains(" (python3), which was there before, has 100 MiB more"), "{told:?}");
+}
+
+#[test]
+fn a_process_that_is_older_than_the_snapshot_is_not_new() {
+    let rig = Rig::new();
+    let old = rig.start("ready there wait-file begin alloc 0 2GiB ready up hold");
+    rig.wait_for("there");
+    // It has to be older by a tick of the kernel's clock.
+    let before = wait_for_older(&rig, old.pid());
+    rig.mark("begin");
+    rig.wait_for("up");
+    let report = Judged(rig.run(&format!("diff {before} --json")).expect_code(0).json());
+    report.expect("clean").expect_charged(0);
+    report.expect_holder(old.pid(), "grown_neighbour", "foreign");
+    assert!(report.why(old.pid()).contains("it started before the first snapshot"), "{:#}", report.0);
+    assert_eq!(report.commands(), [""; 0]);
+    assert!(report.finding_text("grown").contains("has 2566 MiB more"), "{:#}", report.0);
+
+    // Beside it one that is younger is new.
+    let new = rig.start("alloc 0 1GiB ready new hold");
+    rig.wait_for("new");
+    let report = Judged(rig.run(&format!("diff {before} --json")).expect_code(121).json());
+    report.expect("residue").expect_charged((1024 + 518) << 20);
+    assert_eq!(report.expect_holder(new.pid(), "still_running", "own")["devices"][0].get("grown_bytes"), None);
+    assert_eq!(report.commands(), [format!("kill {}", new.pid())]);
+}
+
+/// A snapshot whose gpuresid started later than this process by the kernel's clock.
+fn wait_for_older(rig: &Rig, pid: u32) -> String {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let ticks: u64 = stat.rsplit_once(") ").unwrap().1.split(' ').nth(19).unwrap().parse().unwrap();
+    let mut path = String::new();
+    support::wait_until("a later snapshot", || {
+        path = snapshot(rig, "before.json");
+        let value: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        value["observer"]["id"]["start_ticks"].as_u64().unwrap() > ticks
+    });
+    path
+}
+
+#[test]
+fn who_uses_a_gpu_that_is_not_looked_at_has_nothing_to_do_with_it() {
+    let rig = Rig::with_gpus(2);
+    let before = rig.path("before.json").display().to_string();
+    rig.run(&format!("snapshot -i 0 -o {before}")).expect_code(0);
+    // The job beside us sees its own GPU alone, and something on ours is on no list.
+    let other = rig.start("context 1 close-files open nvidia1 23 open nvidiactl 2 open nvidia-uvm 4 ready other hold");
+    rig.wait_for("other");
+    rig.add("unlisted", Allocation { unlisted_bytes: 700 << 20, ..Allocation::default() });
+    for line in [format!("diff {before} --json"), "status -i 0 --json".into(), "status -i 0 --all --json".into()] {
+        let report = Judged(rig.run(&line).json());
+        assert!(!report.0.to_string().contains(&format!("{}", other.pid())), "{line}: {:#}", report.0);
+        assert!(!report.advice().contains("kill"), "{line}: {:#}", report.0);
+    }
+    // One with a file of ours, or with the control file alone, can keep it.
+    let here = rig.start("open nvidia0 7 open nvidiactl 2 open nvidia-uvm 4 ready here hold");
+    let bare = rig.start("open nvidiactl 1 ready bare hold");
+    rig.wait_for("here");
+    rig.wait_for("bare");
+    let report = Judged(rig.run(&format!("diff {before} --json")).json());
+    let mut pids = report.pids();
+    pids.sort_unstable();
+    let mut wanted = [u64::from(here.pid()), u64::from(bare.pid())];
+    wanted.sort_unstable();
+    assert_eq!(pids, wanted, "{:#}", report.0);
+}
+
+#[test]
+fn a_monitor_is_nothing_new() {
+    let rig = Rig::new();
+    let before = snapshot(&rig, "before.json");
+    let monitor = rig.start("nvml ready monitor hold");
+    rig.wait_for("monitor");
+    let clean = rig.run(&format!("diff {before}"));
+    assert_eq!(clean.expect_code(0).stdout, "gpuresid: clean: no GPU memory is held that was not held before\n");
+    let new = rig.start("alloc 0 1GiB ready new hold");
+    rig.wait_for("new");
+    let report = Judged(rig.run(&format!("diff {before} --json")).expect_code(121).json());
+    assert_eq!(report.pids(), [u64::from(new.pid())], "{:#}", report.0);
+    assert!(!report.0.to_string().contains(&monitor.pid().to_string()), "{:#}", report.0);
 }

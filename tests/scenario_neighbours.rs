@@ -389,3 +389,88 @@ fn memory_that_lives_on_in_a_neighbour_is_not_outweighed_by_what_another_gives_b
     let (_, high) = report.interval(0);
     assert_eq!(high, Some(4 * GIB), "{:#}", report.0);
 }
+
+#[test]
+fn who_grew_is_said_beside_a_clean_run() {
+    if support::out_of_sight() {
+        return;
+    }
+    let (report, code, neighbour) = beside(&Rig::new(), "--sample 20ms", &DEEDS[1], CLEAN);
+    assert_eq!((report.verdict(), code), ("clean", 0), "{:#}", report.0);
+    let said =
+        format!("PID {} (python3), which was there before, has 3072 MiB more. It is not charged.", neighbour.pid());
+    assert!(report.finding_text("grown").ends_with(&said), "{:#}", report.0);
+    // Who came and has gone is nothing to go by, and who shrank has nothing of ours.
+    for deed in [&DEEDS[2], &DEEDS[3], &DEEDS[7]] {
+        let (report, ..) = beside(&Rig::new(), "--sample 20ms", deed, CLEAN);
+        assert!(report.finding("grown").is_none(), "a neighbour {}: {:#}", deed.what, report.0);
+    }
+}
+
+#[test]
+fn where_all_that_is_new_counts_a_process_that_was_there_before_does_not() {
+    if support::out_of_sight() {
+        return;
+    }
+    let rig = Rig::new();
+    // It is older than our look, and opens the GPU only now.
+    let old = rig.start("ready old wait-file deed alloc 0 3GiB ready done hold");
+    rig.wait_for("old");
+    let run = rig.spawn_check(&rig.reporting(&format!("{SOON} --scope new")), CLEAN);
+    rig.wait_for("up");
+    rig.mark("deed");
+    rig.wait_for("done");
+    rig.wait_for_looks();
+    rig.mark("go");
+    run.wait().expect_code(0);
+    let report = rig.judged();
+    report.expect("clean").expect_charged(0);
+    report.expect_holder(old.pid(), "grown_neighbour", "foreign");
+    assert!(report.why(old.pid()).contains("it started before the command started"), "{:#}", report.0);
+    assert!(report.finding_text("grown").contains("has 3590 MiB more"), "{:#}", report.0);
+    left_in_peace(&report, old.pid());
+}
+
+#[test]
+fn a_monitor_that_starts_meanwhile_is_not_left_by_the_command() {
+    if support::out_of_sight() {
+        return;
+    }
+    for (verbs, code) in [(CLEAN, 0), (DIRTY, 121)] {
+        let rig = Rig::new();
+        let run = rig.spawn_check(&rig.reporting(&format!("{SOON} --scope new")), verbs);
+        rig.wait_for("up");
+        rig.wait_for_looks();
+        let monitor = rig.start("nvml ready monitor hold");
+        rig.wait_for("monitor");
+        rig.mark("go");
+        let end = run.wait();
+        end.expect_code(code);
+        let report = rig.judged();
+        assert!(!report.pids().contains(&monitor.pid().into()), "{:#}", report.0);
+        assert!(!end.stderr.contains(&monitor.pid().to_string()), "{}", end.stderr);
+        left_in_peace(&report, monitor.pid());
+    }
+}
+
+#[test]
+fn who_is_on_another_gpu_is_nobody_s_suspect() {
+    if support::out_of_sight() {
+        return;
+    }
+    for scope in ["new", "device"] {
+        let rig = Rig::with_gpus(2);
+        let run = rig.spawn_check(&rig.reporting(&format!("{SOON} -i 0 --scope {scope}")), CLEAN);
+        rig.wait_for("up");
+        let other = rig.start("open nvidia1 23 open nvidiactl 2 open nvidia-uvm 4 ready other hold");
+        rig.wait_for("other");
+        // Nobody is listed with it.
+        rig.add("unlisted", Allocation { unlisted_bytes: 700 << 20, ..Allocation::default() });
+        rig.wait_for_looks();
+        rig.mark("go");
+        let end = run.wait();
+        end.expect_code(121);
+        assert!(!end.stderr.contains(&other.pid().to_string()), "{scope}: {}", end.stderr);
+        assert!(!rig.judged().0.to_string().contains(&other.pid().to_string()), "{scope}: {:#}", rig.judged().0);
+    }
+}

@@ -114,7 +114,7 @@ fn an_inner_check_is_not_charged_with_what_the_outer_run_does_meanwhile() {
     let sibling = rig.wait_for("sibling");
     let inner = Judged(rig.report("inner.json"));
     inner.expect("clean").expect_charged(0);
-    inner.expect_holder(sibling, "new_neighbour", "foreign");
+    inner.expect_holder(sibling, "grown_neighbour", "foreign");
     let outer = rig.judged();
     outer.expect("residue").expect_charged(2 * GIB + CONTEXT);
     outer.expect_holder(sibling, "orphan", "own");
@@ -212,4 +212,35 @@ fn a_launcher_that_the_out_of_memory_killer_ended() {
     assert!(died.contains("SIGKILL") && died.contains("out-of-memory killer ended 1 process"), "{died}");
     rig.clean_after(&format!("kill {left}"), 0);
     wait_until("the orphan to be gone", || !alive(left));
+}
+
+#[test]
+fn what_is_left_on_a_gpu_that_was_not_looked_at_is_said() {
+    if support::out_of_sight() {
+        return;
+    }
+    let rig = Rig::with_gpus(2);
+    let verbs = "alloc 0 1GiB spawn-session { alloc 1 2GiB ready left hold } ready up wait-file left sleep 0.3";
+    // Long enough to be judged as a server that stays.
+    let end = rig.check(&rig.reporting("-i 0 --sample 20ms --settle 1s"), verbs);
+    let left = rig.wait_for("left");
+    end.expect_code(0);
+    let lines: Vec<&str> = end.stderr.lines().collect();
+    assert_eq!(
+        lines,
+        [
+            // It has GPU 0 open as well, which costs a little, and no context there.
+            "gpuresid: clean: 3.2 MiB of GPU memory stay on GPU 0, within the limit of 16 MiB (the command's peak: 1542 MiB)",
+            &format!("  note: 1 process of the command still runs (PID {left})."),
+            &format!("  note: PID {left} has /dev/nvidia1 open, which was not looked at."),
+        ]
+    );
+    // The control: looked at, it is residue, and nothing else is said to be elsewhere.
+    let report = Judged(rig.run("status --json -i 0,1").json());
+    assert!(report.pids().contains(&left.into()), "{:#}", report.0);
+    rig.paste(&format!("kill {left}"));
+    let clean = rig.check("-i 0", "alloc 0 1GiB sleep 0.3");
+    assert!(clean.stderr.starts_with("gpuresid: clean: all GPU memory came back on GPU 0 (the"), "{}", clean.stderr);
+    let both = rig.check("", "alloc 0 1GiB sleep 0.3");
+    assert!(both.stderr.starts_with("gpuresid: clean: all GPU memory came back (the"), "{}", both.stderr);
 }

@@ -88,7 +88,7 @@ fn now(global: &Global, before: &mut Snapshot) -> anyhow::Result<Snapshot> {
     same_machine(before, session.boot_id(), host().as_deref())?;
     if asked != Selection::default() {
         let wanted = asked.resolve(session.inventory())?;
-        before.devices.retain(|d| wanted.contains(&d.identity.uuid));
+        before.keep_only(&wanted);
         session.select(wanted);
     }
     session.snapshot()
@@ -133,7 +133,7 @@ fn only_selected(global: &Global, before: &mut Snapshot, after: &mut Snapshot) -
     };
     let wanted = asked.resolve(&inventory)?;
     for snapshot in [before, after] {
-        snapshot.devices.retain(|d| wanted.contains(&d.identity.uuid));
+        snapshot.keep_only(&wanted);
     }
     Ok(())
 }

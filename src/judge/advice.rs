@@ -10,7 +10,7 @@ use super::{
     trouble,
 };
 use crate::{
-    model::{Advice, Bytes, Cause, Ghost, Holder, Lineage, OnSigterm, Process, ProcessState, Verdict},
+    model::{Advice, Bytes, Cause, Ghost, Holder, Lineage, OnSigterm, Process, ProcessState, Scope, Verdict},
     text,
 };
 
@@ -36,6 +36,9 @@ pub(crate) fn of_run(
             Some("gpuresid".into()),
             if holders.is_empty() && !is_left {
                 "look at the GPUs now: what could not be read does not tell whether anything is left"
+            } else if all_growth_counts(scene) && holders.iter().any(|h| h.grown() > Bytes::ZERO) {
+                "see who has more than before: `--scope device` charges all growth, also that of processes that were there \
+                 before and do their work; where those are not yours to end, charge only what is new: `--scope new`"
             } else if holders.is_empty() {
                 "look again in a moment: no living process explains what is left"
             } else {
@@ -59,6 +62,11 @@ pub(crate) fn of_snapshot(scene: &Scene<'_>, holders: &[Holder], ghosts: &[Ghost
     let unexplained = scene.largest_excess().is_some_and(|(_, b)| b > super::cause::NOTICEABLE);
     steps.extend(see_more(scene, unexplained || holders.iter().any(|h| h.cause == Cause::OutOfSight)));
     steps
+}
+
+/// Also what a process took that was there before.
+fn all_growth_counts(scene: &Scene<'_>) -> bool {
+    scene.run.is_some_and(|run| run.launch.scope == Scope::Device)
 }
 
 pub(super) fn step(command: Option<String>, why: impl Into<String>, disturbs: impl Into<String>) -> Advice {

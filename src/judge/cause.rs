@@ -23,8 +23,8 @@ pub(crate) struct Evidence<'a> {
     pub(crate) keeps_ghosts: Vec<u32>,
     /// What it has more than in the before-look (0 without one).
     pub(crate) growth: Bytes,
-    /// It stood in the before-look (`None`: there was none).
-    pub(crate) stood_before: Option<bool>,
+    /// It was there before (`None`: there was no look then).
+    pub(crate) was_there: Option<bool>,
     /// Its own entries: bytes, and whether it stands in the list of compute processes.
     pub(crate) entries: Vec<(Option<Bytes>, bool)>,
     /// Which well-known program it is.
@@ -179,7 +179,7 @@ fn in_a_run(scene: &Scene<'_>, run: &Run<'_>, evidence: &Evidence<'_>) -> (Cause
     if evidence.lineage == Lineage::Unknown {
         return after_the_fact(scene, evidence);
     }
-    match evidence.stood_before {
+    match evidence.was_there {
         Some(true) if evidence.growth > NOTICEABLE => (
             Cause::GrownNeighbour,
             vec![format!("it was there before {} and has {} more now", run.beginning(), evidence.growth)],

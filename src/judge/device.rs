@@ -193,8 +193,7 @@ fn parts(run: &Run<'_>, scene: &Scene<'_>, device: &Device, comparable: bool, ga
 /// Living processes of the run, or that could be, which may hold memory that no list names.
 fn hiders<'a>(run: &'a Run<'_>, scene: &'a Scene<'_>) -> impl Iterator<Item = &'a Process> {
     let may_hold = |lineage| matches!(lineage, Lineage::Own | Lineage::Unknown);
-    let processes = run.processes.iter();
-    processes.filter(move |p| p.can_hold_memory() != Some(false) && may_hold(scene.attribute(run, p).lineage))
+    scene.near().filter(move |p| p.can_hold_memory() != Some(false) && may_hold(scene.attribute(run, p).lineage))
 }
 
 /// What decided, or what keeps the interval open.

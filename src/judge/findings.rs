@@ -1,6 +1,8 @@
 //! What else a reader should know.
 
-use super::{cause::NOTICEABLE, device::Judged, entries::Keeper, run::Run, scene::Scene, unattributed};
+use super::{
+    cause::NOTICEABLE, device::Judged, elsewhere, entries::Keeper, grown, run::Run, scene::Scene, unattributed,
+};
 use crate::{
     model::{
         Bytes, Cause, Device, DeviceIdentity, End, Finding, FindingKind, Holder, Lineage, Scope, SettleEnd,
@@ -17,7 +19,9 @@ fn finding(kind: FindingKind, device: Option<&Uuid>, bytes: Option<Bytes>, text:
 pub(crate) fn of_run(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged], holders: &[Holder]) -> Vec<Finding> {
     let mut found = Vec::new();
     found.extend(died(run));
-    found.extend(still_running(run, holders));
+    let not_looked_at = elsewhere::not_looked_at(run, scene);
+    found.extend(still_running(run, holders, not_looked_at.is_some()));
+    found.extend(not_looked_at);
     found.extend(output_kept(run));
     found.extend(full(run, scene, judged));
     for device in judged {
@@ -52,8 +56,9 @@ pub(crate) fn of_run(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged], holder
             ));
         }
     }
+    found.extend(grown::grown(run, scene, holders));
     found.extend(mps(scene, holders));
-    found.extend(draining(run, judged, holders));
+    found.extend(draining(run, scene, judged, holders));
     found.extend(client(run, judged));
     found.extend(xids(run));
     found.extend(reused(scene));
@@ -287,8 +292,8 @@ fn signal_name(signal: i32) -> &'static str {
     }
 }
 
-/// Own processes that live on, with or without GPU memory.
-fn still_running(run: &Run<'_>, holders: &[Holder]) -> Option<Finding> {
+/// Own processes that live on, with or without GPU memory. `elsewhere`: one of them may hold some where nobody looked.
+fn still_running(run: &Run<'_>, holders: &[Holder], elsewhere: bool) -> Option<Finding> {
     let n = run.launch.survivors.len();
     if n == 0 {
         return None;
@@ -299,6 +304,7 @@ fn still_running(run: &Run<'_>, holders: &[Holder]) -> Option<Finding> {
     let more = if n > pids.len() { ", …" } else { "" };
     let (are, what) = if n == 1 { ("process", "runs") } else { ("processes", "run") };
     let hold = match (n, holding, open) {
+        (_, 0, _) if elsewhere => String::new(),
         (1, 0, 0) => " and has no GPU open".to_owned(),
         (1, 0, _) => " and has a GPU open, but is not known to hold memory".to_owned(),
         (1, ..) => " and holds GPU memory".to_owned(),
@@ -338,7 +344,7 @@ fn output_kept(run: &Run<'_>) -> Option<Finding> {
 
 /// What of the run's memory was there when the time was up though nobody of the run lives any more: on its way back, if
 /// some of it was seen to come back, or unchanged.
-fn draining(run: &Run<'_>, judged: &[Judged], holders: &[Holder]) -> Option<Finding> {
+fn draining(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged], holders: &[Holder]) -> Option<Finding> {
     let leaving: Vec<_> =
         holders.iter().filter(|h| h.cause == Cause::Draining && h.lineage != Lineage::Foreign).collect();
     if !leaving.is_empty() {
@@ -369,7 +375,7 @@ fn draining(run: &Run<'_>, judged: &[Judged], holders: &[Holder]) -> Option<Find
         );
         return Some(finding(FindingKind::Unattributed, None, Some(bytes), text));
     }
-    let keepers = run.processes.iter().filter(|p| p.can_hold_memory() != Some(false));
+    let keepers = scene.near().filter(|p| p.can_hold_memory() != Some(false));
     let unknown = run.after.processes.is_none() || run.out_of_sight();
     (keepers.count() == 0 && !unknown).then(|| {
         let text = format!(

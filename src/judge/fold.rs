@@ -269,10 +269,13 @@ impl Rule {
     /// Whether an entry is charged to the run, as far as a look can tell.
     fn charges(self, seen: &BTreeMap<ProcId, Seen>, origin: &EntryOrigin) -> bool {
         let own = |id| seen.get(&id).is_some_and(|s| self.tree.has(id, &s.ancestors));
+        let older = |id: ProcId| self.tree.command.is_some_and(|c| id.start_ticks < c.start_ticks);
         origin.first_ms > 0
             && match self.scope {
                 Scope::Run => origin.id.is_some_and(own),
-                Scope::New | Scope::Device => true,
+                // What was there before is not new, though it had no memory yet.
+                Scope::New => !origin.id.is_some_and(older),
+                Scope::Device => true,
             }
     }
 }

@@ -85,7 +85,7 @@ pub(super) fn to_no_list(run: &Run<'_>, scene: &Scene<'_>, device: &Device, grow
 /// Processes of others that came to have more NVIDIA files than before, and more than a program has that only watches:
 /// who was handed something of the run's. One that may not be inspected shows nothing that speaks for it.
 fn possible_keepers<'a>(run: &'a Run<'_>, scene: &'a Scene<'_>) -> impl Iterator<Item = &'a Process> {
-    let others = run.processes.iter().filter(|p| run.lineage((*p).into()) != Lineage::Own);
+    let others = scene.near().filter(|p| run.lineage((*p).into()) != Lineage::Own);
     others.filter(|p| {
         let now = p.files.as_ref().map(|f| f.total());
         let before = run.files_before(p.id).map_or(0, |f| f.total());

@@ -40,7 +40,9 @@ pub(crate) fn holders(scene: &Scene<'_>) -> (Vec<Holder>, Vec<Ghost>) {
                 draft.listed = true;
                 draft.growth = draft.growth + e.growth();
                 draft.entries.push((e.entry.bytes, e.entry.lists.contains(&ListKind::Compute)));
-                draft.held.push(held(process, device.uuid.clone(), device.minor, e.entry.bytes));
+                let grown = scene.run.filter(|run| run.was_there(process.id)).map(|_| e.growth()).filter(|g| g.0 > 0);
+                let held = held(process, device.uuid.clone(), device.minor, e.entry.bytes);
+                draft.held.push(Held { grown_bytes: grown, ..held });
                 if let Some(bytes) = e.entry.bytes {
                     draft.why.push(format!("NVML lists it with {bytes} on {}", device.label()));
                 } else {
@@ -81,11 +83,12 @@ pub(crate) fn holders(scene: &Scene<'_>) -> (Vec<Holder>, Vec<Ghost>) {
                     held_bytes: e.entry.bytes,
                     open_files: None,
                     may_hold_bytes: None,
+                    grown_bytes: None,
                 });
             }
         }
     }
-    for process in scene.processes.iter().filter(|p| !scene.is_listed(p.id)) {
+    for process in scene.near().filter(|p| !scene.is_listed(p.id)) {
         if !drafts.contains_key(&process.id) && worth_naming(scene, process) {
             let draft = draft(&mut drafts, process);
             for (device, bytes) in keeps::may_keep(scene, process) {
@@ -115,7 +118,7 @@ fn draft<'m, 'a>(drafts: &'m mut BTreeMap<ProcId, Draft<'a>>, process: &'a Proce
 
 fn held(process: &Process, uuid: crate::model::Uuid, minor: Option<u32>, bytes: Option<Bytes>) -> Held {
     let open_files = process.files.as_ref().zip(minor).map(|(f, minor)| f.on_minor(minor));
-    Held { uuid, held_bytes: bytes, open_files, may_hold_bytes: None }
+    Held { uuid, held_bytes: bytes, open_files, may_hold_bytes: None, grown_bytes: None }
 }
 
 /// An unlisted process with NVIDIA files open is named if it can be behind something: it is of the run, or memory is
@@ -125,7 +128,7 @@ fn worth_naming(scene: &Scene<'_>, process: &Process) -> bool {
     if process.can_hold_memory() != Some(true) {
         return process.can_hold_memory() == Some(false) && !keeps::may_keep(scene, process).is_empty();
     }
-    let own = scene.run.is_some_and(|r| r.lineage(process.into()) == Lineage::Own);
+    let own = scene.run.is_some_and(|r| scene.attribute(r, process).lineage == Lineage::Own);
     let unexplained = scene.largest_excess().is_some_and(|(_, bytes)| bytes > NOTICEABLE);
     let unresolved = scene.entries.iter().any(|e| matches!(e.keeper, Keeper::OutOfSight));
     own || ((unexplained || unresolved) && !scene.looks_like_nvml_client(process))
@@ -182,7 +185,7 @@ fn finish(scene: &Scene<'_>, draft: Draft<'_>) -> Holder {
         listed: draft.listed,
         keeps_ghosts: draft.keeps,
         growth: draft.growth,
-        stood_before: scene.run.map(|r| r.stood_before(process.id)),
+        was_there: scene.run.map(|r| r.was_there(process.id)),
         entries: draft.entries,
         known: known.clone(),
     };
@@ -285,8 +288,7 @@ pub(super) fn inner_pid(process: &Process) -> Option<u32> {
 pub(crate) fn open_only(scene: &Scene<'_>, holders: &[Holder]) -> Vec<Holder> {
     let named = |p: &Process| holders.iter().any(|h| h.pid == p.id.pid && h.start_ticks == Some(p.id.start_ticks));
     scene
-        .processes
-        .iter()
+        .near()
         .filter(|p| p.can_hold_memory() == Some(true) && !named(p))
         .map(|process| {
             let what = if scene.looks_like_nvml_client(process) {

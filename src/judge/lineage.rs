@@ -28,11 +28,13 @@ impl<'a> From<&'a Seen> for Person<'a> {
 pub(crate) struct Attribution {
     pub(crate) lineage: Lineage,
     pub(crate) why: String,
+    /// Nothing ties it to the run but that it is new, which the scope takes for enough.
+    pub(crate) by_scope: bool,
 }
 
 impl Attribution {
-    fn new(lineage: Lineage, why: impl Into<String>) -> Self {
-        Self { lineage, why: why.into() }
+    pub(crate) fn new(lineage: Lineage, why: impl Into<String>) -> Self {
+        Self { lineage, why: why.into(), by_scope: false }
     }
 }
 
@@ -73,8 +75,15 @@ impl Run<'_> {
             return Attribution::new(Lineage::Foreign, format!("it was there before {}", self.beginning()));
         }
         match launch.scope {
+            Scope::New | Scope::Device if self.was_there(person.id) => {
+                return Attribution::new(
+                    Lineage::Foreign,
+                    format!("it started before {}, and uses a GPU since", self.beginning()),
+                );
+            }
             Scope::New | Scope::Device => {
-                return Attribution::new(Lineage::Own, "it was not there before (scope: everything new)");
+                let said = Attribution::new(Lineage::Own, "it was not there before (scope: everything new)");
+                return Attribution { by_scope: true, ..said };
             }
             Scope::Run => {}
         }

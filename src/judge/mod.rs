@@ -7,11 +7,13 @@ mod advice;
 mod cause;
 mod device;
 mod draft;
+mod elsewhere;
 mod ends;
 mod entries;
 mod findings;
 pub mod fold;
 pub mod gate;
+mod grown;
 mod handover;
 mod holders;
 mod keeps;
@@ -91,6 +93,7 @@ pub fn judge(observation: &Observation) -> Report {
         settle_end: launch.settle_end,
         survivors: launch.survivors.clone(),
         devices: judged.into_iter().map(|j| j.report).collect(),
+        left_out: run.after.unselected.iter().flatten().map(|d| d.uuid.clone()).collect(),
         holders,
         ghosts,
         leftovers: launch.leftovers.clone(),

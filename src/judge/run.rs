@@ -94,6 +94,15 @@ impl<'a> Run<'a> {
         (end.saturating_sub(began) > LONG_MS && taken < FEW).then_some(taken)
     }
 
+    /// It was there before: it stands in the before-look, or its start time proves that it only used no GPU yet.
+    pub(crate) fn was_there(&self, id: ProcId) -> bool {
+        let older = match &self.launch.command {
+            Some(command) => id.start_ticks < command.id.start_ticks,
+            None => self.before.is_younger_than(id),
+        };
+        older || self.stood_before(id)
+    }
+
     /// The files that a process had open in the before-look.
     pub(crate) fn files_before(&self, id: ProcId) -> Option<&'a DeviceFiles> {
         self.before.scanned().iter().find(|p| p.id == id).and_then(|p| p.files.as_ref())

@@ -8,7 +8,8 @@ use super::{
     run::Run,
 };
 use crate::model::{
-    Bytes, Device, Entry, EntryOrigin, Lineage, ListKind, Observer, ProcId, Process, Scope, Snapshot, SystemPages, Uuid,
+    Bytes, Device, DeviceFiles, Entry, EntryOrigin, Lineage, ListKind, Observer, ProcId, Process, Scope, Snapshot,
+    SystemPages, Uuid,
 };
 use std::collections::BTreeMap;
 
@@ -108,6 +109,20 @@ impl<'a> Scene<'a> {
         self.processes.iter().find(|p| p.id.pid == holder.pid && Some(p.id.start_ticks) == holder.start_ticks)
     }
 
+    /// Who can have to do with the devices that are looked at. Who has files of other GPUs alone is nobody's suspect:
+    /// nothing was asked about those, and what it holds is there.
+    pub(crate) fn near(&self) -> impl Iterator<Item = &'a Process> {
+        let devices = &self.snapshot.devices;
+        let looked_at = |files: &DeviceFiles| {
+            let elsewhere = files.on_gpus().next().is_some();
+            !elsewhere || devices.iter().any(|d| d.identity.minor.is_none_or(|minor| files.on_minor(minor) > 0))
+        };
+        let listed = |pid| devices.iter().any(|d| d.look.entries.iter().flatten().any(|e| e.pid == pid));
+        // Where the driver does not answer all of them are asked about. Whose files may not be read can have any.
+        let all = devices.is_empty();
+        self.processes.iter().filter(move |p| all || p.files.as_ref().is_none_or(looked_at) || listed(p.id.pid))
+    }
+
     /// The entries of one device.
     pub(crate) fn on<'s>(&'s self, uuid: &'s Uuid) -> impl Iterator<Item = &'s Attributed<'a>> {
         self.entries.iter().filter(move |e| e.device.identity.uuid == *uuid)
@@ -126,17 +141,24 @@ impl<'a> Scene<'a> {
 
     /// Whose a process of the run is. A copy whose parent is gone stands below PID 1 and could be anybody's; but the only
     /// one that can keep the memory of somebody else's ghost is a copy of that ghost.
+    ///
+    /// To be new is enough for the wider scopes, where there is something that it could hold: a program that only
+    /// watches has nothing.
     pub(crate) fn attribute(&self, run: &Run<'_>, process: &Process) -> Attribution {
         let said = run.attribute(process.into());
+        if said.by_scope && !self.is_listed(process.id) && self.looks_like_nvml_client(process) {
+            let why = "it has no more open than a program that only watches the GPU";
+            return Attribution::new(Lineage::Foreign, why);
+        }
         if said.lineage != Lineage::Unknown || run.launch.scope != Scope::Run {
             return said;
         }
         let keeps = |e: &&Attributed<'_>| matches!(&e.candidates[..], [only] if only.id == process.id);
         match self.entries.iter().filter(keeps).find(|e| e.lineage == Lineage::Foreign) {
-            Some(ghost) => Attribution {
-                lineage: Lineage::Foreign,
-                why: format!("it is a copy of PID {}, which was somebody else's", ghost.entry.pid),
-            },
+            Some(ghost) => Attribution::new(
+                Lineage::Foreign,
+                format!("it is a copy of PID {}, which was somebody else's", ghost.entry.pid),
+            ),
             None => said,
         }
     }
@@ -157,12 +179,17 @@ impl<'a> Scene<'a> {
         process.files.as_ref().is_some_and(|f| f.control() > 0 && f.uvm() == 0) && !self.looks_like_nvml_client(process)
     }
 
+    /// The files of a plain NVML client, where they are known.
+    pub(crate) fn client_files(&self) -> Option<&'a DeviceFiles> {
+        client_files(&self.snapshot.observer, self.run)
+    }
+
     /// A process with no more files than a plain NVML client of this driver: it may only watch.
     pub(crate) fn looks_like_nvml_client(&self, process: &Process) -> bool {
         let Some(files) = &process.files else { return false };
         let watches_a_gpu = files.nodes.iter().any(|(n, c)| *c > 0 && entries::is_gpu_node(n));
         watches_a_gpu
-            && match client_files(&self.snapshot.observer, self.run) {
+            && match self.client_files() {
                 Some(client) => files.nodes.iter().all(|(n, c)| match entries::is_gpu_node(n) {
                     // Our helper may have opened fewer GPUs than a monitor that watches all of them.
                     true => {
@@ -182,7 +209,7 @@ impl<'a> Scene<'a> {
 }
 
 /// The files of a plain NVML client, from whichever look has them.
-fn client_files<'a>(observer: &'a Observer, run: Option<&Run<'a>>) -> Option<&'a crate::model::DeviceFiles> {
+fn client_files<'a>(observer: &'a Observer, run: Option<&Run<'a>>) -> Option<&'a DeviceFiles> {
     observer.nvml_client_files.as_ref().or_else(|| run.and_then(|r| r.before.observer.nvml_client_files.as_ref()))
 }
 
@@ -200,6 +227,10 @@ fn attribute(
             (said.lineage, said.why)
         }
         _ if stood_before => (Lineage::Foreign, format!("the entry was there before {}", run.beginning())),
+        // What is new counts, but not what a process took that was there before: neither while it lives nor after.
+        Keeper::Ghost { id: Some(id), .. } if run.launch.scope != Scope::Run && run.was_there(id) => {
+            (Lineage::Foreign, format!("PID {} was there before {}", id.pid, run.beginning()))
+        }
         _ if run.launch.scope != Scope::Run => (Lineage::Own, "the entry was not there before".into()),
         Keeper::OutOfSight => (Lineage::Unknown, "its process cannot be seen from here".into()),
         Keeper::Ghost { id, .. } => {

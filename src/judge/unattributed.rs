@@ -46,7 +46,7 @@ pub(crate) fn explain(scene: &Scene<'_>, device: &Device) -> Explanation {
     let read = snapshot.processes.is_some();
 
     let unlisted = || {
-        scene.processes.iter().filter(|p| {
+        scene.near().filter(|p| {
             p.can_hold_memory() == Some(true)
                 && !scene.looks_like_nvml_client(p)
                 && !device.look.entries.iter().flatten().any(|e| e.pid == p.id.pid)
@@ -159,7 +159,7 @@ fn named(pids: &[u32], one: &str, many: &str) -> String {
     format!("PID {} {}", short(pids), if pids.len() == 1 { one } else { many })
 }
 
-fn short(items: &[impl ToString]) -> String {
+pub(super) fn short(items: &[impl ToString]) -> String {
     let shown: Vec<_> = items.iter().take(MOST_NAMED).map(ToString::to_string).collect();
     let more = items.len().saturating_sub(MOST_NAMED);
     if more == 0 { shown.join(", ") } else { format!("{} and {more} more", shown.join(", ")) }

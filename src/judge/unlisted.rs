@@ -3,7 +3,7 @@
 //! are judged, and the advice wants it.
 
 use super::{cause::NOTICEABLE, device::Judged, scene::Scene};
-use crate::model::{Bytes, Lineage, ProcId, Process};
+use crate::model::{Bytes, DeviceFiles, Lineage, ProcId, Process};
 use std::collections::BTreeMap;
 
 /// Bytes for each process that alone can keep them.
@@ -15,12 +15,11 @@ pub(crate) fn shares(scene: &Scene<'_>, judged: &[Judged]) -> BTreeMap<ProcId, B
         let unlisted = device.report.charged_residue_bytes.saturating_sub(named);
         let minor = scene.snapshot.device(&device.report.uuid).and_then(|d| d.identity.minor);
         let can_keep = |process: &&Process| {
-            let files = process.files.as_ref();
-            run.lineage((*process).into()) == Lineage::Own
-                && files.is_some_and(|f| f.uvm() > 0 && minor.is_none_or(|m| f.on_minor(m) > 0))
-                || run.lineage((*process).into()) == Lineage::Own && scene.may_keep_a_handle(process)
+            let here = |f: &DeviceFiles| f.uvm() > 0 && minor.is_none_or(|m| f.on_minor(m) > 0);
+            scene.attribute(run, process).lineage == Lineage::Own
+                && (process.files.as_ref().is_some_and(here) || scene.may_keep_a_handle(process))
         };
-        let mut keepers = scene.processes.iter().filter(can_keep);
+        let mut keepers = scene.near().filter(can_keep);
         if unlisted > NOTICEABLE
             && let (Some(only), None) = (keepers.next(), keepers.next())
         {

@@ -57,6 +57,12 @@ impl DeviceFiles {
         self.nodes.get(&format!("nvidia{minor}")).copied().unwrap_or(0)
     }
 
+    /// The minor numbers of the GPUs that it has files on, each with how many.
+    pub fn on_gpus(&self) -> impl Iterator<Item = (u32, u32)> {
+        let nodes = self.nodes.iter().filter(|(_, count)| **count > 0);
+        nodes.filter_map(|(node, count)| Some((node.strip_prefix("nvidia")?.parse().ok()?, *count)))
+    }
+
     /// Open files on the control node: alone it can hold memory of any GPU (an exported allocation handle).
     pub fn control(&self) -> u32 {
         self.nodes.get("nvidiactl").copied().unwrap_or(0)

@@ -83,6 +83,9 @@ pub struct Held {
     /// own memory is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub may_hold_bytes: Option<Bytes>,
+    /// What it has more than before, for a process that was there then; `None`: nothing, or there was no look before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grown_bytes: Option<Bytes>,
 }
 
 /// A living process that holds GPU memory, or may.
@@ -150,6 +153,11 @@ impl Holder {
     pub fn held(&self) -> Bytes {
         self.devices.iter().filter_map(|d| d.held_bytes).sum()
     }
+
+    /// What it has more than before over all devices, if it was there then.
+    pub fn grown(&self) -> Bytes {
+        self.devices.iter().filter_map(|d| d.grown_bytes).sum()
+    }
 }
 
 /// An entry of NVML's list whose process is gone.
@@ -185,6 +193,10 @@ pub enum FindingKind {
     OutOfSight,
     /// Memory seems to have moved to another process.
     Moved,
+    /// Processes of others hold more than before.
+    Grown,
+    /// A process of the command uses a GPU that was not looked at.
+    NotLookedAt,
     /// The command did its work through somebody else (docker, srun, kubectl).
     Client,
     /// Memory is on its way back.
@@ -345,6 +357,9 @@ pub struct Report {
     pub survivors: Vec<ProcId>,
     /// The devices.
     pub devices: Vec<DeviceReport>,
+    /// The devices that there are and that were not looked at.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<Uuid>,
     /// Who holds memory.
     pub holders: Vec<Holder>,
     /// Entries without a process.

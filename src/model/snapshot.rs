@@ -166,6 +166,19 @@ impl Snapshot {
         self.processes.as_deref().unwrap_or_default()
     }
 
+    /// The start times prove that the process was there before this was taken, whatever it had open then.
+    pub fn is_younger_than(&self, id: ProcId) -> bool {
+        id.start_ticks < self.observer.id.start_ticks
+    }
+
+    /// Leaves only these devices selected. The others are still known to have been there, where such are known at all.
+    pub fn keep_only(&mut self, wanted: &[Uuid]) {
+        let (kept, others): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.devices).into_iter().partition(|d| wanted.contains(&d.identity.uuid));
+        self.devices = kept;
+        self.unselected.iter_mut().for_each(|known| known.extend(others.iter().map(|d| d.identity.clone())));
+    }
+
     /// The living process with this PID, if the scan has it.
     pub fn process(&self, pid: u32) -> Option<&Process> {
         self.scanned().iter().find(|p| p.id.pid == pid)

@@ -6,7 +6,7 @@ use super::{
     torch::{is_about_torch, torch},
 };
 use crate::{
-    model::{Bytes, Cause, CommandReport, DeviceReport, FindingKind, Holder, Lineage, Report, Verdict},
+    model::{Bytes, Cause, CommandReport, DeviceReport, FindingKind, Holder, Lineage, Report, Scope, Verdict},
     report::{Style, words},
     text,
 };
@@ -128,15 +128,24 @@ fn end_of(command: &CommandReport) -> Option<String> {
 
 fn clean_sentence(report: &Report) -> String {
     let stays: Bytes = report.devices.iter().map(|d| d.charged_residue_bytes).sum();
-    let comparison = report.command.is_none();
+    let found = |kinds: &[FindingKind]| report.findings.iter().any(|f| kinds.contains(&f.kind));
     // Memory of others may have grown: then "all came back" would be read as a statement about the GPU.
-    let others = report.findings.iter().any(|f| matches!(f.kind, FindingKind::Unattributed | FindingKind::Moved));
-    let fact = match (stays == Bytes::ZERO, comparison) {
-        (true, _) if others => "nothing that is left is charged to the command".to_string(),
-        (true, false) => "all GPU memory came back".to_string(),
-        (true, true) => "no GPU memory is held that was not held before".to_string(),
-        (false, _) => format!("{stays} of GPU memory stay, within the limit of {}", report.limits.max_residue),
+    let others = found(&[FindingKind::Unattributed, FindingKind::Moved]);
+    let grown: Bytes = report.holders.iter().filter(|h| h.lineage == Lineage::Foreign).map(Holder::grown).sum();
+    let swelled = grown > JITTER || found(&[FindingKind::Grown]);
+    let fact = match report.command {
+        _ if stays > Bytes::ZERO => {
+            format!("{stays} of GPU memory stay{}, within the limit of {}", place(report), report.limits.max_residue)
+        }
+        Some(_) if others => "nothing that is left is charged to the command".to_string(),
+        Some(_) if swelled => "all of the command's GPU memory came back".to_string(),
+        Some(_) => "all GPU memory came back".to_string(),
+        None if report.scope == Scope::Run => "nothing with the snapshot's marker holds GPU memory".to_string(),
+        None if swelled => format!("no new process holds GPU memory; those that were there before have {grown} more"),
+        None if others => "no process is known to hold GPU memory that was not held before".to_string(),
+        None => "no GPU memory is held that was not held before".to_string(),
     };
+    let fact = if stays > Bytes::ZERO { fact } else { format!("{fact}{}", place(report)) };
     let peaks: Vec<_> = report
         .devices
         .iter()
@@ -149,6 +158,18 @@ fn clean_sentence(report: &Report) -> String {
     match peaks.is_empty() {
         true => fact,
         false => format!("{fact} (the command's peak: {})", peaks.join(", ")),
+    }
+}
+
+/// Which GPUs that is about, where it is not about all that there are.
+fn place(report: &Report) -> String {
+    /// More are counted.
+    const MOST_NAMED: usize = 4;
+    let looked_at: Vec<_> = report.devices.iter().map(DeviceReport::label).collect();
+    match looked_at.len() {
+        _ if report.left_out.is_empty() => String::new(),
+        n if n > MOST_NAMED => format!(" on {n} of {} GPUs", n + report.left_out.len()),
+        _ => format!(" on {}", words::list(&looked_at)),
     }
 }
 
@@ -259,20 +280,22 @@ const fn verdict(verdict: Verdict) -> &'static str {
 
 fn holders(page: &mut Page<'_>, report: &Report) -> io::Result<()> {
     let comparison = report.command.is_none();
-    let groups = [
-        (Lineage::Own, if comparison { "New since the first snapshot" } else { "Left by the command" }),
-        (Lineage::Unknown, if comparison { "Perhaps new" } else { "Perhaps left by the command" }),
-        (Lineage::Foreign, "Others on these GPUs, not charged"),
+    // Where all growth counts, who grew is charged, whoever it is.
+    let charged = |h: &&Holder| report.scope == Scope::Device && h.grown() > Bytes::ZERO;
+    let (grown, others): (Vec<&Holder>, Vec<&Holder>) =
+        report.holders.iter().filter(|h| h.lineage == Lineage::Foreign).partition(charged);
+    let of = |lineage| report.holders.iter().filter(|h| h.lineage == lineage).collect();
+    let groups: [(&str, Vec<&Holder>); 4] = [
+        (if comparison { "New since the first snapshot" } else { "Left by the command" }, of(Lineage::Own)),
+        (if comparison { "Perhaps new" } else { "Perhaps left by the command" }, of(Lineage::Unknown)),
+        ("There before, with more now: charged, because all growth is", grown),
+        ("Others on these GPUs, not charged", others),
     ];
-    for (lineage, heading) in groups {
-        let group: Vec<&Holder> = report.holders.iter().filter(|h| h.lineage == lineage).collect();
-        if group.is_empty() {
-            continue;
-        }
+    for (heading, group) in groups.into_iter().filter(|(_, group)| !group.is_empty()) {
         page.heading(heading)?;
         page.holders(&group)?;
-        let explained: Vec<_> = group.into_iter().filter(|h| lineage != Lineage::Foreign || moved(h.cause)).collect();
-        page.why(&explained)?;
+        let explained = |h: &&Holder| h.lineage != Lineage::Foreign || charged(h) || moved(h.cause);
+        page.why(&group.into_iter().filter(explained).collect::<Vec<_>>())?;
     }
     Ok(())
 }

@@ -66,6 +66,7 @@ fn report(verdict: Verdict, devices: Vec<DeviceReport>) -> Report {
         settle_end: Some(SettleEnd::Unchanged),
         survivors: Vec::new(),
         devices,
+        left_out: Vec::new(),
         holders: Vec::new(),
         ghosts: Vec::new(),
         leftovers: Vec::new(),
@@ -106,7 +107,13 @@ fn holder(pid: u32, cause: Cause, lineage: Lineage, devices: Vec<Held>) -> Holde
 }
 
 fn held(index: u32, mib: Option<u64>) -> Held {
-    Held { uuid: gpu(index), held_bytes: mib.map(Bytes::mib), open_files: Some(23), may_hold_bytes: None }
+    Held {
+        uuid: gpu(index),
+        held_bytes: mib.map(Bytes::mib),
+        open_files: Some(23),
+        may_hold_bytes: None,
+        grown_bytes: None,
+    }
 }
 
 fn checked(report: &Report, style: Style) -> String {
@@ -307,8 +314,47 @@ GPU 0   NVIDIA H200     0 B  518 MiB  518 MiB to 600 MiB  residue
     );
     let mut same = report(Verdict::Clean, vec![device(0, Verdict::Clean, 0, Some(0))]);
     same.command = None;
+    same.scope = Scope::New;
     same.devices[0].command_peak_bytes = None;
     assert_eq!(checked(&same, NARROW), "gpuresid: clean: no GPU memory is held that was not held before\n");
+}
+
+#[test]
+fn a_clean_sentence_says_no_more_than_is_known() {
+    let clean = report(Verdict::Clean, vec![device(0, Verdict::Clean, 0, Some(0))]);
+    let sentence = |change: &dyn Fn(&mut Report)| {
+        let mut report = clean.clone();
+        report.devices[0].command_peak_bytes = None;
+        change(&mut report);
+        checked(&report, PLAIN).lines().next().unwrap().strip_prefix("gpuresid: clean: ").unwrap().to_owned()
+    };
+    let swelled = |mib| {
+        let grown = Held { grown_bytes: Some(Bytes::mib(mib)), ..held(0, Some(5000)) };
+        vec![holder(70, Cause::GrownNeighbour, Lineage::Foreign, vec![grown])]
+    };
+    let diff = |report: &mut Report, scope| (report.command, report.scope) = (None, scope);
+    assert_eq!(sentence(&|r| r.holders = swelled(4096)), "all of the command's GPU memory came back");
+    assert_eq!(sentence(&|r| r.holders = swelled(16)), "all GPU memory came back");
+    assert_eq!(
+        sentence(&|r| {
+            diff(r, Scope::New);
+            r.holders = swelled(4096);
+        }),
+        "no new process holds GPU memory; those that were there before have 4096 MiB more"
+    );
+    assert_eq!(sentence(&|r| diff(r, Scope::Run)), "nothing with the snapshot's marker holds GPU memory");
+    // Of the GPUs that nobody looked at nothing is known.
+    let others = |n: u32| (1..=n).map(gpu).collect::<Vec<_>>();
+    assert_eq!(sentence(&|r| r.left_out = others(1)), "all GPU memory came back on GPU 0");
+    assert_eq!(
+        sentence(&|r| {
+            r.devices = (0..6)
+                .map(|n| DeviceReport { command_peak_bytes: None, ..device(n, Verdict::Clean, 0, Some(0)) })
+                .collect();
+            r.left_out = others(2);
+        }),
+        "all GPU memory came back on 6 of 8 GPUs"
+    );
 }
 
 #[test]

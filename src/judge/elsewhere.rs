@@ -1,0 +1,33 @@
+//! What the run still has open on GPUs that were not looked at (`-i 0`): nothing is known of their memory, so a verdict
+//! says nothing about it, and a reader has to know that.
+
+use super::{run::Run, scene::Scene, unattributed::short};
+use crate::model::{Finding, FindingKind, Lineage, Process};
+use std::collections::BTreeSet;
+
+/// One finding for all processes of the run that have something open there.
+pub(super) fn not_looked_at(run: &Run<'_>, scene: &Scene<'_>) -> Option<Finding> {
+    let minors: Option<BTreeSet<u32>> = scene.snapshot.devices.iter().map(|d| d.identity.minor).collect();
+    // Where it is not known which file is whose, none is known to be another's.
+    let looked_at = minors?;
+    // A program that only watches has so many on every GPU.
+    let client = scene.client_files().and_then(|f| f.on_gpus().map(|(_, n)| n).max()).unwrap_or(3);
+    let open = |process: &Process| -> Vec<u32> {
+        let files = || process.files.iter().flat_map(|f| f.on_gpus());
+        let is_here = files().any(|(minor, _)| looked_at.contains(&minor));
+        let there = files().filter(|(minor, count)| !looked_at.contains(minor) && (!is_here || *count > client));
+        there.map(|(minor, _)| minor).collect()
+    };
+    let own = |p: &&Process| {
+        let said = scene.attribute(run, p);
+        said.lineage == Lineage::Own && !said.by_scope
+    };
+    let found: Vec<(&Process, Vec<u32>)> =
+        scene.processes.iter().filter(own).map(|p| (p, open(p))).filter(|(_, minors)| !minors.is_empty()).collect();
+    let pids: Vec<String> = found.iter().map(|(p, _)| p.id.pid.to_string()).collect();
+    let minors: BTreeSet<u32> = found.iter().flat_map(|(_, minors)| minors.iter().copied()).collect();
+    let files: Vec<String> = minors.iter().map(|minor| format!("/dev/nvidia{minor}")).collect();
+    let (has, was) = (if pids.len() == 1 { "has" } else { "have" }, if files.len() == 1 { "was" } else { "were" });
+    let text = format!("PID {} {has} {} open, which {was} not looked at.", short(&pids), short(&files));
+    (!pids.is_empty()).then(|| Finding::new(FindingKind::NotLookedAt, None, None, text))
+}
