@@ -347,6 +347,9 @@ pub struct CheckArgs {
     /// (all growth: for a GPU that nobody else uses)
     #[arg(long, default_value = "run", hide_possible_values = true, env = "GPURESID_SCOPE", hide_env_values = true)]
     pub scope: ScopeArg,
+    /// Fail with 122 if the command used no GPU, as where all GPU tests were skipped
+    #[arg(long, env = "GPURESID_REQUIRE_GPU", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    pub require_gpu: bool,
     /// End the command after this time, and exit with 124
     #[arg(long, value_name = "DUR", value_parser = values::some_time, env = "GPURESID_TIMEOUT", hide_env_values = true)]
     pub timeout: Option<Duration>,

@@ -209,3 +209,93 @@ fn a_report_that_fails_at_the_end_is_said_and_122_where_it_were_0() {
     assert!(end.stderr.contains("/dev/full"), "{end:?}");
     check(&rig, "--report json:/dev/full", &["sh", "-c", "exit 5"]).expect_code(5);
 }
+
+#[test]
+fn a_command_that_used_no_gpu_is_told_from_one_that_gave_all_back() {
+    let rig = Rig::with_gpus(2);
+    let said = |options: &str, verbs: &str, code: i32| {
+        let end = rig.check(options, verbs);
+        end.expect_code(code);
+        end.stderr.lines().next().unwrap().strip_prefix("gpuresid: ").unwrap().to_owned()
+    };
+    let uses = "alloc 1 1GiB sleep 0.3";
+    assert_eq!(said("", "exit 0", 0), "clean: the command used no GPU");
+    assert_eq!(said("", "exit 3", 3), "clean: the command used no GPU; the command exited with 3");
+    assert_eq!(said("-i 0", "exit 0", 0), "clean: the command used nothing of GPU 0");
+    assert_eq!(said("--scope new", "exit 0", 0), "clean: the command used no GPU");
+    assert!(said("", uses, 0).starts_with("clean: all GPU memory came back"));
+
+    // Where a GPU has to be used, that is no success; other doubts are another matter.
+    let refused = "inconclusive: the command used no GPU (--require-gpu)";
+    assert_eq!(said("--require-gpu", "exit 0", 122), refused);
+    assert_eq!(said("--require-gpu --inconclusive pass", "exit 0", 122), refused);
+    assert_eq!(said("--require-gpu --warn-only", "exit 0", 0), refused);
+    assert_eq!(said("--require-gpu", "exit 3", 3), refused);
+    assert!(said("--require-gpu", uses, 0).starts_with("clean: all GPU memory came back"));
+    assert!(
+        said("--require-gpu --inconclusive pass -i 1", uses, 0).starts_with("clean: all GPU memory came back on GPU 1")
+    );
+
+    let options = format!("--require-gpu --report {}", rig.path("r.json").display());
+    let end = rig.check(&options, "exit 0");
+    let report = rig.report("r.json");
+    assert_eq!((&report["command"]["used_gpu"], &report["verdict"]), (&false.into(), &"inconclusive".into()));
+    assert_eq!(report["advice"][0]["command"], "gpuresid doctor", "{report:#}");
+    assert_eq!(report["advice"].as_array().unwrap().len(), 1, "{}", end.stderr);
+    let mut command = rig.check_of("", &words(&["true"]));
+    command.env("GPURESID_REQUIRE_GPU", "1");
+    rig.launch(command).wait().expect_code(122);
+}
+
+#[test]
+fn a_time_limit_that_was_reached_comes_first() {
+    let rig = Rig::new();
+    let end = check(&rig, "--timeout 1s", &["sleep", "30"]);
+    end.expect_code(124);
+    assert_eq!(end.stderr, "gpuresid: timed out after 1 s; the command used no GPU\n");
+    let end = rig.check("--timeout 2500ms --settle 300ms", "spawn-session { alloc 0 1GiB ready left hold } hold");
+    end.expect_code(124);
+    let line = "gpuresid: timed out after 2.5 s; residue: 1542 MiB of GPU memory did not come back";
+    assert!(end.stderr.starts_with(line), "{}", end.stderr);
+    assert!(end.stderr.contains(" (timed out after 2.5 s, ran "), "{}", end.stderr);
+}
+
+/// A command that became another user, as by sudo: a signal of ours does not reach it.
+#[test]
+fn a_command_that_could_not_be_ended_was_not_ended() {
+    let rig = Rig::new();
+    let become_root = rig.path("become-root");
+    let setpriv = ["/usr/bin/setpriv", "/bin/setpriv"].into_iter().find(|path| Path::new(path).exists());
+    let (Some(setpriv), true) = (setpriv, rustix::process::geteuid().is_root()) else {
+        return support::skipped("it takes root and setpriv to make a program that becomes root");
+    };
+    fs::copy(setpriv, &become_root).unwrap();
+    fs::set_permissions(&become_root, fs::Permissions::from_mode(0o4755)).unwrap();
+    // By its real user it would still be ours.
+    let mut command = rig.beside(&words(&[setpriv, "--reuid", "65534", "--regid", "65534", "--clear-groups"]));
+    let options = format!("--timeout 1s --grace 100ms --report {}", rig.path("r.json").display());
+    let argv = [become_root.into_os_string()].into_iter().chain(words(&["--reuid", "0", "sleep", "60"]));
+    let checked = rig.check_of(&options, &argv.collect::<Vec<_>>());
+    command.arg(checked.get_program()).args(checked.get_args());
+    let end = rig.launch(command).wait();
+    let report = fs::read(rig.path("r.json")).map(|text| serde_json::from_slice::<serde_json::Value>(&text).unwrap());
+    let Some(pid) = report.ok().and_then(|report| report["survivors"][0]["pid"].as_u64()) else {
+        return support::skipped(&format!("no program of another user can become root here: {}", end.stderr));
+    };
+    let ended = std::process::Command::new("kill").arg(pid.to_string()).status().unwrap();
+    end.expect_code(124);
+    let mut lines = end.stderr.lines();
+    assert_eq!(
+        lines.next(),
+        Some("gpuresid: timed out after 1 s, and could not be ended; the command still runs and holds no GPU memory")
+    );
+    let said = end.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+    let why = format!(
+        "The command ran into its time limit and could not be ended: PID {pid} still runs. It became a process of root, \
+         which only root may end."
+    );
+    assert!(said.contains(&why), "{said}");
+    assert!(!said.contains("was ended"), "{said}");
+    assert!(end.took < std::time::Duration::from_secs(9), "{:?}", end.took);
+    assert!(ended.success());
+}

@@ -188,15 +188,11 @@ fn has_holder_below(reader: &ProcReader, supervisor: &Process) -> bool {
     })
 }
 
-/// Signals our own child; nothing happens once its status has been taken, or can be.
-pub fn to_child(child: &mut Child, signal: Signal) {
-    if !matches!(child.try_wait(), Ok(None)) {
-        return;
-    }
-    if let Some(pid) = raw(child.id()) {
-        // It may have changed its user (sudo): then it cannot be told, and the sender will see that it goes on.
-        let _ = deliver(To::UnreapedChild(pid), signal);
-    }
+/// Signals our own child; nothing happens once its status has been taken, or can be. False: it may not be signalled,
+/// because it has changed its user (sudo).
+pub fn to_child(child: &mut Child, signal: Signal) -> bool {
+    let lives = matches!(child.try_wait(), Ok(None));
+    raw(child.id()).filter(|_| lives).is_none_or(|pid| deliver(To::UnreapedChild(pid), signal) != Err(Errno::PERM))
 }
 
 /// Who gets a signal, in the two forms in which it cannot reach a stranger.

@@ -179,7 +179,7 @@ fn options(command: &Command) -> Vec<Arg> {
 }
 
 /// Every variable that stands for an option.
-const VARIABLES: [&str; 18] = [
+const VARIABLES: [&str; 19] = [
     "GPURESID_COLOR",
     "GPURESID_GPU",
     "GPURESID_GRACE",
@@ -190,6 +190,7 @@ const VARIABLES: [&str; 18] = [
     "GPURESID_NVML_TIMEOUT",
     "GPURESID_QUIET",
     "GPURESID_REDACT",
+    "GPURESID_REQUIRE_GPU",
     "GPURESID_SAMPLE",
     "GPURESID_SCOPE",
     "GPURESID_SETTLE",

@@ -136,7 +136,7 @@ pub(super) fn options(global: &Global, args: CheckArgs) -> CheckOptions {
     let session = super::session_options(global);
     CheckOptions {
         selection: session.selection,
-        limits: super::limits(&args.limits),
+        limits: Limits { require_gpu: args.require_gpu, ..super::limits(&args.limits) },
         scope: args.scope.into(),
         settle: args.settle,
         timeout: args.timeout,
@@ -322,6 +322,8 @@ fn not_started(
         exit_code: Some(error.exit_code),
         signal: None,
         timed_out: false,
+        timeout_seconds: None,
+        used_gpu: None,
         seconds: None,
     });
     report.findings.insert(0, Finding::new(FindingKind::Died, None, None, format!("{NOT_STARTED}{error}")));

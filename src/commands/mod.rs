@@ -102,6 +102,7 @@ fn limits(args: &LimitArgs) -> Limits {
         max_residue_rate_percent: args.max_residue_rate,
         warn_only: args.warn_only,
         inconclusive_fails: args.inconclusive == Inconclusive::Fail,
+        require_gpu: false,
     }
 }
 

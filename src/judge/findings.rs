@@ -5,8 +5,8 @@ use super::{
 };
 use crate::{
     model::{
-        Bytes, Cause, Device, DeviceIdentity, End, Finding, FindingKind, Holder, Lineage, Scope, SettleEnd,
-        SystemPages, Uuid,
+        Bytes, Cause, Device, DeviceIdentity, End, Finding, FindingKind, Holder, Lineage, ProcId, Process,
+        ProcessState, Scope, SettleEnd, SystemPages, Uuid,
     },
     text,
 };
@@ -223,7 +223,10 @@ fn died(run: &Run<'_>) -> Option<Finding> {
     let command = run.launch.command.as_ref()?;
     let oom = run.launch.oom_kills.filter(|n| *n > 0);
     let text = match (command.timed_out, command.end) {
-        (true, _) => "The command ran into its time limit and was ended.".to_owned(),
+        (true, None) => not_ended(run, command.id),
+        // That the limit ended it is said first of all.
+        (true, Some(_)) if oom.is_none() => return None,
+        (true, Some(_)) => String::new(),
         (_, Some(End::Signaled { signal, core_dumped })) => {
             let core = if core_dumped { ", with a core dump" } else { "" };
             format!("The command was ended by signal {signal} ({}){core}.", signal_name(signal))
@@ -240,6 +243,24 @@ fn died(run: &Run<'_>) -> Option<Finding> {
         None => text,
     };
     Some(finding(FindingKind::Died, None, None, text.trim().to_owned()))
+}
+
+/// Why the time limit did not end the command.
+fn not_ended(run: &Run<'_>, command: ProcId) -> String {
+    let living = run.processes.iter().find(|p| p.id == command);
+    let ours = run.after.observer.uid;
+    let why = match living {
+        Some(p) if p.state == ProcessState::DiskSleep => {
+            " It waits in the kernel, where no signal reaches it.".to_owned()
+        }
+        Some(Process { uid: Some(uid), user, .. }) if ours != 0 && *uid != ours => {
+            let user = text::clean(&user.clone().unwrap_or_else(|| uid.to_string()));
+            let who = if *uid == 0 { "root".to_owned() } else { format!("{user} or root") };
+            format!(" It became a process of {user}, which only {who} may end.")
+        }
+        _ => String::new(),
+    };
+    format!("The command ran into its time limit and could not be ended: PID {} still runs.{why}", command.pid)
 }
 
 /// GPUs that were full at some time of a run that failed: what it tried to get more of cannot be seen, so it is said as

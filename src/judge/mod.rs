@@ -13,6 +13,7 @@ mod entries;
 mod findings;
 pub mod fold;
 pub mod gate;
+mod gpu_use;
 mod grown;
 mod handover;
 mod holders;
@@ -52,13 +53,17 @@ pub fn judge(observation: &Observation) -> Report {
     let run = Run::new(observation);
     let mut scene = Scene::of_run(&run);
     let judged: Vec<_> = run.after.devices.iter().map(|d| device::judge(&run, &scene, d)).collect();
-    let verdict = judged.iter().map(|j| j.report.verdict).max().unwrap_or(Verdict::Inconclusive);
+    let memory = judged.iter().map(|j| j.report.verdict).max().unwrap_or(Verdict::Inconclusive);
+    let used_gpu = gpu_use::used_gpu(&run, &scene, &judged);
+    let unused = run.limits.require_gpu && used_gpu != Some(true);
+    let verdict = if unused { memory.max(Verdict::Inconclusive) } else { memory };
     scene.unlisted = unlisted::shares(&scene, &judged);
     let (holders, ghosts) = holders::holders(&scene);
     let findings = findings::of_run(&run, &scene, &judged, &holders);
     let is_left =
         |j: &device::Judged| j.report.charged_residue_max_bytes.unwrap_or(j.report.charged_residue_bytes).0 > 0;
-    let advice = advice::of_run(verdict, judged.iter().any(is_left), &scene, &holders, &ghosts);
+    let mut advice = advice::of_run(memory, judged.iter().any(is_left), &scene, &holders, &ghosts);
+    advice.extend(unused.then(gpu_use::advice));
     let mut gaps = run.before.gaps.clone();
     // Why a before-reading failed: without it nothing compares.
     gaps.extend(run.before.devices.iter().flat_map(|d| d.look.gaps.iter().cloned()));
@@ -85,8 +90,8 @@ pub fn judge(observation: &Observation) -> Report {
         simulated: is_simulated(run.before) || is_simulated(run.after),
         driver_version: driver_version(run.after).or_else(|| driver_version(run.before)),
         verdict,
-        exit_code: exit_code(launch.command.as_ref(), verdict, run.limits),
-        command: launch.command.as_ref().map(command_report),
+        exit_code: exit_code(launch.command.as_ref(), verdict, unused, run.limits),
+        command: launch.command.as_ref().map(|command| CommandReport { used_gpu, ..command_report(command) }),
         scope: launch.scope,
         limits: run.limits.clone(),
         settled_seconds: launch.settled_ms.map(seconds),
@@ -184,8 +189,9 @@ fn device_status(device: &crate::model::Device) -> DeviceStatus {
     }
 }
 
-/// The exit code: a time limit, then the failing command, then residue, then inconclusive, then 0.
-fn exit_code(command: Option<&Command>, verdict: Verdict, limits: &Limits) -> i32 {
+/// The exit code: a time limit, then the failing command, then residue, then inconclusive, then 0. `unused`: a GPU had to
+/// be used and was not, which is no doubt about memory that somebody may want to pass.
+fn exit_code(command: Option<&Command>, verdict: Verdict, unused: bool, limits: &Limits) -> i32 {
     if let Some(command) = command {
         if command.timed_out {
             return exit::TIMED_OUT;
@@ -199,7 +205,7 @@ fn exit_code(command: Option<&Command>, verdict: Verdict, limits: &Limits) -> i3
     match verdict {
         _ if limits.warn_only => exit::CLEAN,
         Verdict::Residue => exit::RESIDUE,
-        Verdict::Inconclusive if limits.inconclusive_fails => exit::INCONCLUSIVE,
+        Verdict::Inconclusive if limits.inconclusive_fails || unused => exit::INCONCLUSIVE,
         Verdict::Inconclusive | Verdict::Clean => exit::CLEAN,
     }
 }
@@ -216,6 +222,8 @@ fn command_report(command: &Command) -> CommandReport {
             End::Exited(_) => None,
         }),
         timed_out: command.timed_out,
+        timeout_seconds: command.timeout_ms.filter(|_| command.timed_out).map(seconds),
+        used_gpu: None,
         seconds: command.ended_ms.map(|end| seconds(end.saturating_sub(command.started_ms))),
     }
 }

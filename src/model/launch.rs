@@ -30,6 +30,9 @@ pub struct Limits {
     pub warn_only: bool,
     /// An inconclusive verdict counts as a failure (122).
     pub inconclusive_fails: bool,
+    /// A command that used no GPU is no success.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub require_gpu: bool,
 }
 
 impl Default for Limits {
@@ -40,6 +43,7 @@ impl Default for Limits {
             max_residue_rate_percent: None,
             warn_only: false,
             inconclusive_fails: true,
+            require_gpu: false,
         }
     }
 }
@@ -88,8 +92,11 @@ pub struct Command {
     pub ended_ms: Option<u64>,
     /// How it ended.
     pub end: Option<End>,
-    /// `--timeout` ended it.
+    /// `--timeout` ended it, or tried to.
     pub timed_out: bool,
+    /// The time limit in milliseconds, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
 }
 
 /// A file that the run left in shared memory (`/dev/shm`).

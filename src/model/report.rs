@@ -312,8 +312,14 @@ pub struct CommandReport {
     pub exit_code: Option<i32>,
     /// The signal that ended it.
     pub signal: Option<i32>,
-    /// `--timeout` ended it.
+    /// `--timeout` ended it, or tried to: without a code and a signal it could not be ended.
     pub timed_out: bool,
+    /// The time limit, where that was reached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_seconds: Option<f64>,
+    /// Whether it used a GPU that was looked at; `None`: that cannot be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used_gpu: Option<bool>,
     /// How long it ran.
     pub seconds: Option<f64>,
 }

@@ -97,6 +97,18 @@ pub fn age(seconds: u64) -> String {
     }
 }
 
+/// `0.5 s`, `1 s`, `1 min 30 s`, `2 h`: a time that somebody asked for, to the second.
+pub fn seconds(seconds: f64) -> String {
+    if seconds.fract() != 0.0 {
+        return format!("{seconds} s");
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a whole number of seconds")]
+    let whole = seconds as u64;
+    let parts = [(whole / 3600, "h"), (whole % 3600 / 60, "min"), (whole % 60, "s")];
+    let parts = parts.iter().filter(|(n, _)| *n > 0).map(|(n, unit)| format!("{n} {unit}"));
+    parts.collect::<Vec<_>>().join(" ")
+}
+
 /// An amount, or `?` where it is not known.
 pub fn amount(bytes: Option<Bytes>) -> String {
     bytes.map_or_else(|| "?".into(), |b| b.to_string())
@@ -176,6 +188,15 @@ mod tests {
             (439_200, "5 d 2 h"),
         ] {
             assert_eq!(age(seconds), text);
+        }
+    }
+
+    #[test]
+    fn a_time_limit_is_said_as_it_was_typed() {
+        for (time, text) in
+            [(0.5, "0.5 s"), (1.0, "1 s"), (90.0, "1 min 30 s"), (7200.0, "2 h"), (3661.0, "1 h 1 min 1 s")]
+        {
+            assert_eq!(seconds(time), text);
         }
     }
 

@@ -78,6 +78,7 @@ impl Watch<'_> {
             ended_ms: self.ended.map(|e| e.at_ms),
             end: self.ended.and_then(|e| e.end),
             timed_out: self.timed_out,
+            timeout_ms: self.options.timeout.and_then(|limit| u64::try_from(limit.as_millis()).ok()),
         };
         let living = if self.all_gone { &[] } else { self.tree.living() };
         let output_kept_by = output::keepers(&self.session.reader.options.procfs, living);

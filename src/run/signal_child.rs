@@ -51,10 +51,8 @@ impl Running {
         Ok(self.end)
     }
 
-    /// Sends a signal to the command and to nobody else. Nothing happens once it has ended.
-    pub(super) fn signal(&mut self, signal: Signal) {
-        if matches!(self.poll(), Ok(None)) {
-            signal::to_child(&mut self.child, signal);
-        }
+    /// Sends a signal to the command and to nobody else. Nothing happens once it has ended. False: we may not signal it.
+    pub(super) fn signal(&mut self, signal: Signal) -> bool {
+        !matches!(self.poll(), Ok(None)) || signal::to_child(&mut self.child, signal)
     }
 }

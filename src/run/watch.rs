@@ -209,7 +209,9 @@ impl Watch<'_> {
         let Some(signal) = dispositions::numbered(caught.signal) else { return };
         match delivery {
             Delivery::Leave => {}
-            Delivery::Forward => self.running.signal(signal),
+            Delivery::Forward => {
+                self.running.signal(signal);
+            }
             Delivery::ForwardLater => self.later.push((now + LATER, signal)),
         }
     }
@@ -315,8 +317,9 @@ impl Watch<'_> {
                 self.timer = Timer::Kill(now + self.options.grace);
             }
             Timer::Kill(at) if now >= at => {
-                self.running.signal(Signal::KILL);
-                self.timer = Timer::GiveUp(now + KILL_PATIENCE);
+                // Who may not be killed does not end by waiting.
+                let patience = if self.running.signal(Signal::KILL) { KILL_PATIENCE } else { Duration::ZERO };
+                self.timer = Timer::GiveUp(now + patience);
             }
             _ => {}
         }

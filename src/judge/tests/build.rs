@@ -155,6 +155,7 @@ pub(in crate::judge) fn launch(command: ProcId, root: ProcId, scope: Scope, all_
             ended_ms: Some(1000),
             end: Some(End::Exited(0)),
             timed_out: false,
+            timeout_ms: None,
         }),
         root: Some(root),
         company: false,

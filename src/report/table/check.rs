@@ -57,6 +57,13 @@ fn headline(page: &mut Page<'_>, report: &Report) -> io::Result<()> {
         Verdict::Inconclusive => (AnsiColor::Yellow, "inconclusive"),
         Verdict::Residue => (AnsiColor::Red, "residue"),
     };
+    // A command that did not come to its end comes first: whatever else is so, this run failed.
+    let late = report.command.as_ref().and_then(timed_out);
+    let (color, word, then) = match (&late, report.verdict) {
+        (None, _) => (color, word.to_owned(), ": ".to_owned()),
+        (Some(late), Verdict::Clean) => (AnsiColor::Yellow, late.clone(), "; ".to_owned()),
+        (Some(late), _) => (color, late.clone(), format!("; {word}: ")),
+    };
     let label = if report.simulated { "gpuresid (simulated GPU)" } else { "gpuresid" };
     let sentence = match report.verdict {
         Verdict::Clean => clean_sentence(report),
@@ -68,7 +75,7 @@ fn headline(page: &mut Page<'_>, report: &Report) -> io::Result<()> {
     let ended = report.command.as_ref().filter(|_| !said).and_then(bad_end).unwrap_or_default();
     let cleaned = if report.verdict == Verdict::Residue { after_cleanup(report) } else { None };
     let head = format!("{label}: ");
-    let line = format!("{head}{word}: {}{ended}{}", text::clean(&sentence), cleaned.unwrap_or_default());
+    let line = format!("{head}{word}{then}{}{ended}{}", text::clean(&sentence), cleaned.unwrap_or_default());
     let columns = page.style.width.map(usize::from);
     let later = "  ";
     // Colour takes no room, so it comes after the breaking.
@@ -77,8 +84,8 @@ fn headline(page: &mut Page<'_>, report: &Report) -> io::Result<()> {
         _ => vec![line],
     };
     for (number, line) in lines.iter().enumerate() {
-        match (number, line.strip_prefix(&head).and_then(|rest| rest.strip_prefix(word))) {
-            (0, Some(rest)) => page.line(&format!("{head}{}{rest}", page.style.strong(color, word)))?,
+        match (number, line.strip_prefix(&head).and_then(|rest| rest.strip_prefix(&word))) {
+            (0, Some(rest)) => page.line(&format!("{head}{}{rest}", page.style.strong(color, &word)))?,
             (0, None) => page.line(line)?,
             _ => page.line(&format!("{later}{line}"))?,
         }
@@ -109,15 +116,26 @@ fn after_cleanup(report: &Report) -> Option<String> {
     }
 }
 
-/// How the command ended, where it did not end well.
+/// That the time limit ended the command, or could not.
+fn timed_out(command: &CommandReport) -> Option<String> {
+    let after = command.timeout_seconds.map(|limit| format!(" after {}", words::seconds(limit))).unwrap_or_default();
+    let runs = if ended_somehow(command) { "" } else { ", and could not be ended" };
+    command.timed_out.then(|| format!("timed out{after}{runs}"))
+}
+
+const fn ended_somehow(command: &CommandReport) -> bool {
+    command.exit_code.is_some() || command.signal.is_some()
+}
+
+/// How the command ended, where it did not end well. A time limit is said apart.
 fn bad_end(command: &CommandReport) -> Option<String> {
-    let ended = end_of(command)?;
+    let ended = end_of(command).filter(|_| !command.timed_out)?;
     (command.exit_code != Some(0)).then(|| format!("; the command {ended}"))
 }
 
 fn end_of(command: &CommandReport) -> Option<String> {
-    if command.timed_out {
-        return Some("ran out of time (--timeout)".into());
+    if let Some(late) = timed_out(command) {
+        return Some(late);
     }
     match (command.exit_code, command.signal) {
         (_, Some(signal)) => Some(format!("was ended by {}", words::signal(signal))),
@@ -133,10 +151,12 @@ fn clean_sentence(report: &Report) -> String {
     let others = found(&[FindingKind::Unattributed, FindingKind::Moved]);
     let grown: Bytes = report.holders.iter().filter(|h| h.lineage == Lineage::Foreign).map(Holder::grown).sum();
     let swelled = grown > JITTER || found(&[FindingKind::Grown]);
-    let fact = match report.command {
+    let fact = match &report.command {
         _ if stays > Bytes::ZERO => {
             format!("{stays} of GPU memory stay{}, within the limit of {}", place(report), report.limits.max_residue)
         }
+        Some(command) if command.used_gpu == Some(false) => return no_use(report),
+        Some(command) if !ended_somehow(command) => "the command still runs and holds no GPU memory".to_string(),
         Some(_) if others => "nothing that is left is charged to the command".to_string(),
         Some(_) if swelled => "all of the command's GPU memory came back".to_string(),
         Some(_) => "all GPU memory came back".to_string(),
@@ -161,15 +181,28 @@ fn clean_sentence(report: &Report) -> String {
     }
 }
 
+/// Nothing came back because nothing was taken.
+fn no_use(report: &Report) -> String {
+    match looked_at(report) {
+        None => "the command used no GPU".into(),
+        Some(gpus) => format!("the command used nothing of {gpus}"),
+    }
+}
+
 /// Which GPUs that is about, where it is not about all that there are.
 fn place(report: &Report) -> String {
+    looked_at(report).map(|gpus| format!(" on {gpus}")).unwrap_or_default()
+}
+
+/// The GPUs that were looked at; `None`: all that there are.
+fn looked_at(report: &Report) -> Option<String> {
     /// More are counted.
     const MOST_NAMED: usize = 4;
-    let looked_at: Vec<_> = report.devices.iter().map(DeviceReport::label).collect();
-    match looked_at.len() {
-        _ if report.left_out.is_empty() => String::new(),
-        n if n > MOST_NAMED => format!(" on {n} of {} GPUs", n + report.left_out.len()),
-        _ => format!(" on {}", words::list(&looked_at)),
+    let labels: Vec<_> = report.devices.iter().map(DeviceReport::label).collect();
+    match labels.len() {
+        _ if report.left_out.is_empty() => None,
+        n if n > MOST_NAMED => Some(format!("{n} of {} GPUs", n + report.left_out.len())),
+        _ => Some(words::list(&labels)),
     }
 }
 
@@ -218,6 +251,11 @@ fn inconclusive_sentence(report: &Report) -> String {
         Some(_) => "cannot tell whether all GPU memory came back",
         None => "cannot tell whether the same GPU memory is held as before",
     };
+    match report.command.as_ref().map(|command| command.used_gpu) {
+        _ if !open.is_empty() || !report.limits.require_gpu => {}
+        Some(Some(false)) => return format!("{} (--require-gpu)", no_use(report)),
+        _ => return "cannot tell whether the command used a GPU (--require-gpu)".into(),
+    }
     if open.is_empty() { question.into() } else { format!("{question} ({})", open.join(", ")) }
 }
 

@@ -58,6 +58,8 @@ fn report(verdict: Verdict, devices: Vec<DeviceReport>) -> Report {
             exit_code: Some(0),
             signal: None,
             timed_out: false,
+            timeout_seconds: None,
+            used_gpu: None,
             seconds: Some(12.34),
         }),
         scope: Scope::Run,

@@ -1,0 +1,49 @@
+//! Whether the command used a GPU at all. A run whose GPU tests were all skipped leaves nothing either, and who reads
+//! "clean" has to be able to tell the two apart.
+
+use super::{cause::NOTICEABLE, device::Judged, lineage, run::Run, scene::Scene};
+use crate::model::{Advice, Bytes, Lineage};
+
+/// Looks further apart than this on average may have missed a whole use.
+const SEEN_WITHIN_MS: u64 = 500;
+
+/// `None` where there was no command, and where a use may have gone unseen.
+pub(super) fn used_gpu(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged]) -> Option<bool> {
+    let command = run.launch.command.as_ref()?;
+    let peak = judged.iter().any(|j| j.report.command_peak_bytes.is_some_and(|peak| peak.0 > 0));
+    let own = |p: &&_| {
+        let said = scene.attribute(run, p);
+        said.lineage == Lineage::Own && !said.by_scope
+    };
+    let open = scene.near().filter(|p| p.can_hold_memory() == Some(true)).any(|p| own(&p));
+    if peak || run.own_was_listed || open {
+        return Some(true);
+    }
+    // A daemon may have done it: of who came meanwhile nobody knows for whom.
+    let newcomer = run.trace.seen.iter().any(|s| s.listed && run.lineage(s.into()) == Lineage::Unknown);
+    let sees_all = !run.after.observer.out_of_sight() && !lineage::is_client(&command.argv, "");
+    let ran = command.ended_ms.map(|end| end.saturating_sub(command.started_ms));
+    let watched = judged.iter().all(|j| {
+        let trace = run.trace.device(&j.report.uuid);
+        let looks = trace.map_or(0, |t| t.looks);
+        let often = ran.is_some_and(|ran| ran <= looks.saturating_mul(SEEN_WITHIN_MS));
+        let before = j.report.used_before_bytes;
+        let rose = before.zip(j.report.peak_bytes).map(|(before, peak)| peak.saturating_sub(before));
+        let listed = scene.snapshot.device(&j.report.uuid).is_some_and(|d| d.look.entries.is_some());
+        let quiet = rose.is_some_and(|rose: Bytes| rose <= NOTICEABLE);
+        // A parent of MIG instances is judged by them.
+        scene.snapshot.device(&j.report.uuid).is_some_and(|d| d.identity.mig_parent)
+            || (often && listed && (sees_all || quiet))
+    });
+    (watched && !newcomer && !judged.is_empty()).then_some(false)
+}
+
+/// What to look at where a GPU should have been used.
+pub(super) fn advice() -> Advice {
+    super::advice::step(
+        Some("gpuresid doctor".into()),
+        "see whether programs can use the GPUs here (driver, permissions, CUDA_VISIBLE_DEVICES, PyTorch): tests that find \
+         no GPU are often skipped without a word",
+        "nobody",
+    )
+}
