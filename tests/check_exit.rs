@@ -236,6 +236,11 @@ fn a_command_that_used_no_gpu_is_told_from_one_that_gave_all_back() {
         said("--require-gpu --inconclusive pass -i 1", uses, 0).starts_with("clean: all GPU memory came back on GPU 1")
     );
 
+    // What nobody looked at nobody can deny.
+    let unseen = "inconclusive: cannot tell whether the command used a GPU (--require-gpu)";
+    assert_eq!(said("--require-gpu --sample 10s", "sleep 2", 122), unseen);
+    assert_eq!(said("--sample 10s", "sleep 2", 0), "clean: all GPU memory came back");
+
     let options = format!("--require-gpu --report {}", rig.path("r.json").display());
     let end = rig.check(&options, "exit 0");
     let report = rig.report("r.json");

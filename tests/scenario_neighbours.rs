@@ -427,6 +427,8 @@ fn where_all_that_is_new_counts_a_process_that_was_there_before_does_not() {
     report.expect("clean").expect_charged(0);
     report.expect_holder(old.pid(), "grown_neighbour", "foreign");
     assert!(report.why(old.pid()).contains("it started before the command started"), "{:#}", report.0);
+    // Nor is its memory the command's peak.
+    assert_eq!(report.0["devices"][0]["command_peak_bytes"], 2 * GIB + CONTEXT, "{:#}", report.0);
     assert!(report.finding_text("grown").contains("has 3590 MiB more"), "{:#}", report.0);
     left_in_peace(&report, old.pid());
 }

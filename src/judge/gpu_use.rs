@@ -26,7 +26,8 @@ pub(super) fn used_gpu(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged]) -> O
     let watched = judged.iter().all(|j| {
         let trace = run.trace.device(&j.report.uuid);
         let looks = trace.map_or(0, |t| t.looks);
-        let often = ran.is_some_and(|ran| ran <= looks.saturating_mul(SEEN_WITHIN_MS));
+        let often = ran.is_some_and(|ran| ran <= looks.saturating_mul(SEEN_WITHIN_MS))
+            && run.too_few_looks(&j.report.uuid).is_none();
         let before = j.report.used_before_bytes;
         let rose = before.zip(j.report.peak_bytes).map(|(before, peak)| peak.saturating_sub(before));
         let listed = scene.snapshot.device(&j.report.uuid).is_some_and(|d| d.look.entries.is_some());
