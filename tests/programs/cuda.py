@@ -23,7 +23,11 @@ Memory and device files (counts as measured on an H200; all close-on-exec, inher
     send-handle G SIZE    the same, but the handle stands in a socket of a program that does not receive it
     leave-files G SIZE    a plain `sleep` inherits files of the GPU, as an orted does: SIZE stays with it
     ipc-produce G SIZE NAME, ipc-consume NAME
-                          shared memory: listed for the producer while it lives, then for the consumer
+                          shared memory: listed for the producer while it lives, then for the consumer; with
+                          `ipc-produce-raw` it leaves no file that both map, as without a framework
+    listen NAME, send-handle G SIZE NAME
+                          a socket in which an exported handle waits that nobody receives: the memory stays, on no
+                          list, while the listener lives
     nvml                  be a plain NVML client: files, no memory
     open NODE N           open /dev/NODE N times
     close-files           close every device file and lock, inherited ones included
@@ -40,6 +44,7 @@ Processes (none is waited for unless `wait-children` says so, so forked ones bec
                           ones started; on TERM all are ended
     subreaper             whatever is orphaned below is left to this process from now on
     nanny S { … }         a program that is started again S seconds after each of its ends
+    sleep-as N            a `sleep` with the PID N, as soon as nobody has it, where the system lets us choose
     trace FILE            attach to the process in FILE as a debugger does, which stops it
     log-to PATH           open a file for writing; `log TEXT` writes to it, unbuffered
     touch PATH            look a path up, and make the file
@@ -73,6 +78,7 @@ Every process notes itself in LEDGER/started.log (`PID NAMESPACE START_TICKS`), 
 """
 
 import ctypes
+import errno
 import fcntl
 import json
 import mmap
@@ -267,11 +273,28 @@ class Program:
         self.mappings.append(mmap.mmap(fd, mmap.PAGESIZE))
         os.close(fd)
 
-    def ipc_produce(self, gpu, more, name):
+    def listen(self, name):
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.bind(self.path(name))
+        self.socket.listen()
+
+    def send_handle(self, gpu, more, name):
+        exporter = self.alloc(gpu, more)
+        heir = f"{exporter}-heir-{time.monotonic_ns()}"
+        lock = self.take_lock(f"{heir}.lock")
+        self.write(heir, {"device": gpu, "inherits": [{"from": exporter, "bytes": more}]})
+        with socket.socket(socket.AF_UNIX) as there:
+            there.connect(self.path(name))
+            socket.send_fds(there, [b"x"], [lock, self.own_files["nvidiactl"][0]])
+        os.close(lock)
+
+    def ipc_produce(self, gpu, more, name, raw=False):
         producer = self.alloc(gpu, more)
-        shm = f"/dev/shm/cuda.shm.{os.getuid():x}.{os.getpid():x}.{start_ticks():x}"
-        self.note("shm", shm)
-        self.share(shm)
+        shm = None
+        if not raw:
+            shm = f"/dev/shm/cuda.shm.{os.getuid():x}.{os.getpid():x}.{start_ticks():x}"
+            self.note("shm", shm)
+            self.share(shm)
         text = {"from": producer, "gpu": gpu, "bytes": more, "shm": shm}
         with open(self.path(f"{name}.new"), "w") as f:
             json.dump(text, f)
@@ -281,7 +304,8 @@ class Program:
         wait_until(lambda: os.path.exists(self.path(name)))
         with open(self.path(name)) as f:
             shared = json.load(f)
-        self.share(shared["shm"])
+        if shared["shm"]:
+            self.share(shared["shm"])
         self.context(shared["gpu"])
         inherits = self.has(shared["gpu"], "inherits", []) + [{"from": shared["from"], "bytes": shared["bytes"]}]
         self.record(shared["gpu"], inherits=inherits)
@@ -371,6 +395,21 @@ class Program:
             self.begin()
             self.hold()
             os._exit(0)
+
+    def sleep_as(self, number):
+        wanted = (ctypes.c_int * 1)(number)
+        # struct clone_args: only exit_signal, set_tid and set_tid_size are not 0.
+        how = (ctypes.c_uint64 * 11)(0, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, ctypes.addressof(wanted), 1, 0)
+        libc = ctypes.CDLL(None, use_errno=True)
+        end = time.monotonic() + 5
+        while (child := libc.syscall(435, how, ctypes.sizeof(how))) < 0:  # clone3
+            if ctypes.get_errno() != errno.EEXIST or time.monotonic() > end:
+                leave(0)
+            time.sleep(0.002)
+        if child == 0:
+            os.execvp("sleep", ["sleep", str(HOLD_LIMIT)])
+        self.note(child, namespace(), start_ticks(child))
+        self.children.append(child)
 
     def log_to(self, path):
         self.log = open(path, "ab", buffering=0)
@@ -464,12 +503,16 @@ PLAIN = {
     "send-handle": (2, lambda p, g, s: p.send_handle(int(g), size(s))),
     "leave-files": (2, lambda p, g, s: p.leave_files(int(g), size(s))),
     "ipc-produce": (3, lambda p, g, s, name: p.ipc_produce(int(g), size(s), name)),
+    "ipc-produce-raw": (3, lambda p, g, s, name: p.ipc_produce(int(g), size(s), name, raw=True)),
     "ipc-consume": (1, lambda p, name: p.ipc_consume(name)),
+    "listen": (1, lambda p, name: p.listen(name)),
+    "send-handle": (3, lambda p, g, s, name: p.send_handle(int(g), size(s), name)),
     "open": (2, lambda p, node, n: p.open_up_to(node, int(n))),
     "close-files": (0, lambda p: p.close_files()),
     "exec-child": (0, lambda p: p.note(
         (c := subprocess.Popen(["sleep", str(HOLD_LIMIT)], close_fds=False, stdout=subprocess.DEVNULL)).pid,
         namespace(), start_ticks(c.pid))),
+    "sleep-as": (1, lambda p, n: p.sleep_as(int(n))),
     "trace": (1, lambda p, name: p.trace(name)),
     "block-in-kernel": (0, lambda p: p.block_in_kernel()),
     "log-to": (1, lambda p, path: p.log_to(path)),

@@ -22,6 +22,14 @@ struct Truth {
     unlisted: u64,
     /// Memory of the command's dead that is still coming back.
     in_flight: u64,
+    /// Memory that a neighbour keeps who maps a file which is named after the command's process.
+    shared: u64,
+    /// It was listed with the command's process in some look.
+    sharing_seen: bool,
+    /// Memory that a handle keeps of which nobody is known to have it.
+    in_socket: u64,
+    /// Chance may explain it: nobody saw the process, it is little, or more of others came and went without a name.
+    explained: bool,
     /// Somebody else is listed, before or after.
     others_listed: bool,
     /// Memory of others that no list names.
@@ -66,6 +74,8 @@ pub(crate) fn judge(plan: &Plan, played: &Played) -> Result<String, String> {
             words.extend(truth.hidden.iter().copied());
             words.extend(truth.lost.then_some("the GPU was lost"));
             words.extend((truth.unlisted > 0).then_some("unlisted memory beside others"));
+            words.extend((truth.in_socket > 0).then_some("a handle that nobody is known to have"));
+            words.extend((truth.shared > 0).then_some("memory that a neighbour was given"));
             words.extend((truth.in_flight > 0).then_some("memory in flight beside others"));
             words.extend(truth.unnamed_copies.then_some("copies of which nobody saw the parent"));
         }
@@ -89,7 +99,13 @@ fn survivors(report: &Value) -> Vec<u32> {
 
 /// A process that keeps files or memory when the command has ended.
 fn stays(kind: Left) -> bool {
-    !matches!(kind, Left::Server | Left::DrainsInTime | Left::DrainsLate | Left::Worker)
+    kind != Left::Server && !ends_empty(kind)
+}
+
+/// A process that ends with the command and leaves nobody of its own.
+fn ends_empty(kind: Left) -> bool {
+    use Left::{DrainsInTime, DrainsLate, InSocket, Shared, SharedRaw, Worker};
+    matches!(kind, DrainsInTime | DrainsLate | Worker | Shared | SharedRaw | InSocket)
 }
 
 fn copies_something(kind: Left) -> bool {
@@ -131,6 +147,19 @@ fn truth(plan: &Plan, played: &Played, gpu: usize) -> Truth {
                 truth.in_flight += if left.kind == Left::DrainsLate || capped { bytes } else { 0 };
                 truth.rises = true;
             }
+            Left::Shared => {
+                truth.shared += bytes;
+                truth.others_listed = true;
+            }
+            Left::SharedRaw => {
+                truth.others_listed = true;
+                truth.hidden.insert("memory that a neighbour was given without a trace");
+            }
+            Left::InSocket => {
+                truth.in_socket += bytes;
+                truth.rises = true;
+                truth.explained |= left.mib < 128;
+            }
             Left::ForkOfCommand | Left::Server | Left::Opener | Left::Worker => {}
             _ => truth.listed += CONTEXT + bytes,
         }
@@ -141,21 +170,30 @@ fn truth(plan: &Plan, played: &Played, gpu: usize) -> Truth {
     {
         truth.listed += CONTEXT + mib * MIB;
     }
-    others(plan, played, gpu, &mut truth);
+    others(plan, gpu, &mut truth);
+    if !truth.chargeable && plan.leftovers.iter().any(|left| left.gpu == gpu && left.kind == Left::DrainsInTime) {
+        // Looks go on for a while that depends on how often there was a look.
+        truth.hidden.insert("memory that came back a little late beside others");
+    }
     truth
 }
 
 /// What the others do to the evidence.
-fn others(plan: &Plan, played: &Played, gpu: usize, truth: &mut Truth) {
+fn others(plan: &Plan, gpu: usize, truth: &mut Truth) {
     let holds = |n: &&Neighbour| n.being != Being::Monitor && n.gpu == gpu;
     let here: Vec<&Neighbour> = plan.neighbours.iter().filter(holds).collect();
     // What happened while it could not be read may have cancelled out.
     truth.rises |= matches!(plan.trouble, Trouble::FailsMeanwhile(on) | Trouble::ListsFailMeanwhile(on) if on == gpu);
-    truth.others_listed = here.iter().any(|n| !n.late || remains(n));
+    truth.sharing_seen = !plan.hasty;
+    truth.explained |= plan.hasty;
+    truth.others_listed |= !here.is_empty();
     for neighbour in &here {
         let own = if neighbour.being == Being::Managed { neighbour.mib * MIB } else { 0 };
-        let more = if neighbour.deed == Deed::TouchesManaged { neighbour.more_mib * MIB } else { 0 };
-        truth.rises |= more > 0 || (own > 0 && neighbour.late);
+        let touches = matches!(neighbour.deed, Deed::TouchesManaged | Deed::TouchesAtTheEnd);
+        let more = if touches { neighbour.more_mib * MIB } else { 0 };
+        let rises = more > 0 || (own > 0 && neighbour.late);
+        truth.rises |= rises;
+        truth.explained |= rises;
         if remains(neighbour) && neighbour.deed != Deed::FreesManaged {
             truth.others_unlisted += own + more;
         }
@@ -172,7 +210,7 @@ fn others(plan: &Plan, played: &Played, gpu: usize, truth: &mut Truth) {
     }
     let strangers = plan.neighbours.iter().any(|n| blind(n) || (is_copy(n) && born(n)));
     let hider = plan.leftovers.iter().any(|left| stays(left.kind)) || strangers;
-    let without_a_name = truth.others_unlisted + truth.unlisted + truth.in_flight;
+    let without_a_name = truth.others_unlisted + truth.unlisted + truth.in_socket + truth.in_flight;
     // Of which GPU a handle is cannot be seen.
     let handle = plan.leftovers.iter().any(|left| left.kind == Left::ExportedHandle);
     if hider && (truth.rises || handle) && without_a_name > 0 {
@@ -180,7 +218,12 @@ fn others(plan: &Plan, played: &Played, gpu: usize, truth: &mut Truth) {
     }
     let dies = plan.command.is_some_and(|(on, _)| on == gpu)
         || plan.leftovers.iter().any(|left| left.gpu == gpu && uses_gpu(left.kind));
-    if plan.hasty && dies && here.iter().any(|n| matches!(n.deed, Deed::Grows | Deed::TouchesManaged)) {
+    let grows_then = |n: &&Neighbour| match n.deed {
+        Deed::GrowsAtTheEnd | Deed::TouchesAtTheEnd => true,
+        Deed::Grows | Deed::TouchesManaged => plan.hasty,
+        _ => false,
+    };
+    if dies && here.iter().any(grows_then) {
         truth.hidden.insert("a neighbour that grew when the command ended");
     }
     let copies = plan.leftovers.iter().any(|left| copies_something(left.kind));
@@ -190,21 +233,13 @@ fn others(plan: &Plan, played: &Played, gpu: usize, truth: &mut Truth) {
         truth.hidden.insert("somebody may be out of sight");
         truth.unnamed_copies |= copies && (plan.hasty || fails);
     }
-    truth.chargeable = sees_everybody()
-        && !truth.others_listed
-        && !plan.neighbours.iter().any(born)
-        && !somebody_new_is_closed(played);
+    // A plain client of the library is known by its few files.
+    let could_keep = |n: &Neighbour| born(n) && n.being != Being::Monitor;
+    truth.chargeable = sees_everybody() && !truth.others_listed && !plan.neighbours.iter().any(could_keep);
 }
 
 fn uses_gpu(kind: Left) -> bool {
     !matches!(kind, Left::Server | Left::Opener | Left::ForkOfCommand)
-}
-
-/// On this machine, beside the trial, a process has started that nobody may inspect.
-fn somebody_new_is_closed(played: &Played) -> bool {
-    let of = |when: &str| played.observation[when]["uninspected"].as_array().cloned().unwrap_or_default();
-    let before: Vec<Value> = of("before").iter().map(|u| u["id"].clone()).collect();
-    of("after").iter().any(|u| !before.contains(&u["id"]))
 }
 
 /// The verdicts that are right.
@@ -219,10 +254,21 @@ fn allowed(truth: &Truth) -> Vec<&'static str> {
     if truth.unlisted > 0 {
         return if truth.chargeable { vec!["residue"] } else { vec!["inconclusive"] };
     }
+    if truth.shared > 0 {
+        return if truth.sharing_seen { vec!["residue"] } else { vec!["residue", "inconclusive", "clean"] };
+    }
+    if truth.in_socket > 0 {
+        return match (truth.chargeable, truth.explained) {
+            (true, _) => vec!["residue"],
+            (false, false) => vec!["inconclusive"],
+            (false, true) => vec!["inconclusive", "clean"],
+        };
+    }
     match (truth.in_flight > 0, truth.chargeable) {
         (true, true) => vec!["residue", "clean"],
-        // All of it comes back, and nobody is alive to hold it: clean, unless somebody is.
-        (true, false) | (false, _) if hidden => vec!["clean", "inconclusive"],
+        // All of it comes back, but who looks too early cannot tell it from memory that somebody keeps.
+        (true, false) => vec!["clean", "inconclusive"],
+        (false, _) if hidden => vec!["clean", "inconclusive"],
         _ => vec!["clean"],
     }
 }
@@ -231,8 +277,11 @@ fn allowed(truth: &Truth) -> Vec<&'static str> {
 fn bounds(device: &Value, truth: &Truth) -> Result<(), String> {
     let low = device["charged_residue_bytes"].as_u64().unwrap_or(u64::MAX);
     let high = device["charged_residue_max_bytes"].as_u64();
-    let kept = truth.listed + truth.unlisted;
-    demand(low <= kept + truth.in_flight + SLACK, || format!("{low} are charged, and the truth is {kept}"))?;
+    let all = truth.listed + truth.unlisted + truth.shared + truth.in_socket;
+    demand(low <= all + truth.in_flight + SLACK, || format!("{low} are charged, and the truth is {all}"))?;
+    // What is allowed to be called clean need not be within the interval.
+    let unseen = if truth.sharing_seen { 0 } else { truth.shared } + if truth.explained { truth.in_socket } else { 0 };
+    let kept = all - unseen;
     if truth.lost {
         return demand(high.is_none(), || "its memory could not be read, and a largest charge is given".into());
     }

@@ -66,6 +66,12 @@ pub(crate) enum Left {
     Opener,
     /// A process that used the GPU and ends with the command.
     Worker,
+    /// The same; a neighbour has mapped its memory, as PyTorch shares it, and keeps it.
+    Shared,
+    /// The same by raw CUDA IPC, which leaves no trace.
+    SharedRaw,
+    /// The same; a handle of its memory waits in a socket of somebody who has nothing to do with GPUs.
+    InSocket,
 }
 
 /// A process of the command.
@@ -97,6 +103,10 @@ pub(crate) enum Deed {
     Shrinks,
     TouchesManaged,
     FreesManaged,
+    /// It grows just when the command ends.
+    GrowsAtTheEnd,
+    /// Its managed memory does.
+    TouchesAtTheEnd,
     Ends,
     /// It forks and ends: a ghost of its own.
     LeavesCopy,
@@ -144,9 +154,11 @@ pub(crate) struct Plan {
     pub(crate) settle_ms: u64,
     /// Nobody waits for a look between what happens.
     pub(crate) hasty: bool,
+    /// The numbers of parents of forked copies are given to innocents.
+    pub(crate) reuses: bool,
 }
 
-const KINDS: [Left; 15] = [
+const KINDS: [Left; 18] = [
     Left::Orphan,
     Left::CleanEnvironment,
     Left::Daemon,
@@ -162,6 +174,9 @@ const KINDS: [Left; 15] = [
     Left::Server,
     Left::Opener,
     Left::Worker,
+    Left::Shared,
+    Left::SharedRaw,
+    Left::InSocket,
 ];
 
 impl Plan {
@@ -196,6 +211,7 @@ impl Plan {
             sample_ms: draw.of(&[10, 20, 50, 100]),
             settle_ms: draw.of(&[400, 600, 1000]),
             hasty: draw.chance(15),
+            reuses: draw.chance(25),
         }
     }
 }
@@ -203,9 +219,16 @@ impl Plan {
 fn neighbour(draw: &mut Draw, gpus: u64) -> Neighbour {
     let being = draw.of(&[Being::Plain, Being::Plain, Being::Managed, Being::Ghost, Being::Monitor]);
     let deed = match being {
-        Being::Plain => {
-            draw.of(&[Deed::Nothing, Deed::Grows, Deed::Shrinks, Deed::TouchesManaged, Deed::Ends, Deed::LeavesCopy])
-        }
+        Being::Plain => draw.of(&[
+            Deed::Nothing,
+            Deed::Grows,
+            Deed::Shrinks,
+            Deed::TouchesManaged,
+            Deed::GrowsAtTheEnd,
+            Deed::TouchesAtTheEnd,
+            Deed::Ends,
+            Deed::LeavesCopy,
+        ]),
         Being::Managed => draw.of(&[Deed::Nothing, Deed::Grows, Deed::TouchesManaged, Deed::FreesManaged, Deed::Ends]),
         Being::Ghost => draw.of(&[Deed::Nothing, Deed::Ends]),
         Being::Monitor => Deed::Nothing,

@@ -10,7 +10,6 @@ use std::{fs, path::Path};
 /// What came out.
 pub(crate) struct Played {
     pub(crate) report: Value,
-    pub(crate) observation: Value,
     pub(crate) code: Option<i32>,
     pub(crate) stderr: String,
     /// The PID that should be named for each leftover.
@@ -32,17 +31,25 @@ pub(crate) fn play(plan: &Plan) -> Played {
         running.push(rig.start(&neighbour_verbs(n, neighbour)));
         rig.wait_for(&format!("there-{n}"));
     }
+    for (n, left) in plan.leftovers.iter().enumerate() {
+        if let Some(verbs) = keeper_verbs(n, left) {
+            running.push(rig.start(&verbs));
+            rig.wait_for(&format!("keeper-{n}"));
+        }
+    }
     let options = format!(
-        "--settle {}ms --sample {}ms --report {} --report observation:{}",
+        "--settle {}ms --sample {}ms --report {}",
         plan.settle_ms,
         plan.sample_ms,
         rig.path("report.json").display(),
-        rig.path("looks.json").display()
     );
     let check = rig.spawn_check(&options, &command_verbs(plan));
     rig.wait_for("up");
     for n in 0..plan.leftovers.len() {
         rig.wait_for(&format!("up-{n}"));
+    }
+    for n in plan.leftovers.iter().enumerate().filter(|(_, left)| is_shared(left.kind)).map(|(n, _)| n) {
+        rig.wait_for(&format!("kept-{n}"));
     }
     look(&rig, plan);
     hand_over(&rig, plan);
@@ -72,17 +79,22 @@ pub(crate) fn play(plan: &Plan) -> Played {
     }
     look(&rig, plan);
     rig.mark("go");
+    let reusing = if plan.reuses { reuse_numbers(&rig, plan) } else { Vec::new() };
     let end = check.wait();
-    let json = |name: &str| rig.report(name);
+    let innocents = (0..plan.leftovers.len()).filter(|n| rig.path(format!("innocent-{n}")).exists());
+    let innocents = innocents.map(|n| rig.wait_for(&format!("up-{n}")));
     let up = |(n, _): (usize, &Leftover)| rig.wait_for(&format!("up-{n}"));
     Played {
-        report: json("report.json"),
-        observation: json("looks.json"),
+        report: rig.report("report.json"),
         code: end.code,
         stderr: end.stderr,
         leftovers: plan.leftovers.iter().enumerate().map(|(n, left)| culprit(&rig, n, left)).collect(),
         enders: plan.leftovers.iter().enumerate().filter(|(_, left)| ends(left.kind)).map(up).collect(),
-        neighbours: (0..plan.neighbours.len()).flat_map(|n| bearers(&rig, n)).collect(),
+        neighbours: (0..plan.neighbours.len())
+            .flat_map(|n| bearers(&rig, n))
+            .chain(running.iter().chain(&reusing).map(Running::pid).filter(|pid| alive(*pid)))
+            .chain(innocents)
+            .collect(),
     }
 }
 
@@ -97,7 +109,31 @@ fn hand_over(rig: &Rig, plan: &Plan) {
 
 /// It ends when the command does.
 fn ends(kind: Left) -> bool {
-    matches!(kind, Left::ForkedCopy | Left::DrainsInTime | Left::DrainsLate | Left::Worker)
+    use Left::{DrainsInTime, DrainsLate, ForkedCopy, InSocket, Worker};
+    matches!(kind, ForkedCopy | DrainsInTime | DrainsLate | Worker | InSocket) || is_shared(kind)
+}
+
+fn is_shared(kind: Left) -> bool {
+    matches!(kind, Left::Shared | Left::SharedRaw)
+}
+
+/// Who keeps what the command hands over.
+fn keeper_verbs(n: usize, left: &Leftover) -> Option<String> {
+    match left.kind {
+        Left::Shared | Left::SharedRaw => {
+            Some(format!("context {} ready keeper-{n} ipc-consume share-{n} ready kept-{n} hold", left.gpu))
+        }
+        Left::InSocket => Some(format!("listen socket-{n} ready keeper-{n} hold")),
+        _ => None,
+    }
+}
+
+/// Once a parent of a copy is gone and waited for, its number is given to a `sleep` that has nothing to do with it, where
+/// the system lets us choose.
+fn reuse_numbers(rig: &Rig, plan: &Plan) -> Vec<Running> {
+    let copies = plan.leftovers.iter().enumerate().filter(|(_, left)| left.kind == Left::ForkedCopy);
+    let reuse = |n| rig.start(&format!("sleep-as {} ready innocent-{n} hold", rig.wait_for(&format!("up-{n}"))));
+    copies.map(|(n, _)| reuse(n)).collect()
 }
 
 fn trouble_from_the_start(rig: &Rig, plan: &Plan) {
@@ -131,7 +167,11 @@ fn command_verbs(plan: &Plan) -> String {
             Left::CleanEnvironment => format!("spawn-clean {{ {alloc} {up} hold }} "),
             Left::Daemon => format!("daemonize-twice {{ rename innocent {alloc} {up} hold }} "),
             Left::Titled => format!("spawn-session {{ settitle ray::worker {alloc} {up} hold }} "),
-            Left::ForkedCopy => format!("spawn-session {{ {alloc} {up} {go} fork-and-exit ready copy-{n} hold }} "),
+            // As long as a session is named after it, nobody else gets its number.
+            Left::ForkedCopy => {
+                let spawn = if plan.reuses { "spawn" } else { "spawn-session" };
+                format!("{spawn} {{ {alloc} {up} {go} fork-and-exit ready copy-{n} hold }} ")
+            }
             Left::ForkOfCommand => format!("fork {{ {up} hold }} "),
             Left::HalfDead => format!("spawn-session {{ {alloc} exit-main-thread {up} hold }} "),
             Left::Stopped => format!("spawn-session {{ {alloc} {up} stop-self hold }} "),
@@ -144,6 +184,9 @@ fn command_verbs(plan: &Plan) -> String {
             Left::Server => format!("spawn-session {{ {up} hold }} "),
             Left::Opener => format!("spawn-session {{ init {up} hold }} "),
             Left::Worker => format!("spawn {{ {alloc} {up} {go} }} "),
+            Left::Shared => format!("spawn {{ ipc-produce {gpu} {mib}MiB share-{n} {up} {go} }} "),
+            Left::SharedRaw => format!("spawn {{ ipc-produce-raw {gpu} {mib}MiB share-{n} {up} {go} }} "),
+            Left::InSocket => format!("spawn {{ send-handle {gpu} {mib}MiB socket-{n} {up} {go} }} "),
         };
     }
     verbs + &format!("ready up wait-file go exit {}", plan.exit_code)
@@ -157,6 +200,8 @@ fn neighbour_verbs(n: usize, neighbour: &Neighbour) -> String {
         Deed::Shrinks => format!("free {gpu} {mib}MiB ready done-{n} hold"),
         Deed::TouchesManaged => format!("managed {gpu} {more_mib}MiB ready done-{n} hold"),
         Deed::FreesManaged => format!("managed {gpu} -{mib}MiB ready done-{n} hold"),
+        Deed::GrowsAtTheEnd => format!("ready done-{n} wait-file go alloc {gpu} {more_mib}MiB hold"),
+        Deed::TouchesAtTheEnd => format!("ready done-{n} wait-file go managed {gpu} {more_mib}MiB hold"),
         Deed::Ends => "exit 0".into(),
         Deed::LeavesCopy => format!("fork-and-exit ready done-{n} hold"),
     };
@@ -175,7 +220,7 @@ fn culprit(rig: &Rig, n: usize, left: &Leftover) -> Option<u32> {
     match left.kind {
         Left::ForkedCopy => Some(rig.wait_for(&format!("copy-{n}"))),
         Left::ExportedHandle => heir(rig, up),
-        Left::DrainsInTime | Left::DrainsLate | Left::Worker => None,
+        kind if ends(kind) => None,
         _ => Some(up),
     }
 }
