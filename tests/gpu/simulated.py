@@ -3,7 +3,7 @@
     cargo test --no-run && python3 tests/gpu/run.py churn --binary target/debug/gpuresid --simulated target/debug/deps/libfake_nvml.so
 
 It shows that the suite starts, counts and ends what it should. What it says about verdicts holds for the fake driver
-alone, which has no delays and no noise.
+alone, which has no noise, and reads so slowly that beside eight restless neighbours hardly any look is whole.
 """
 
 import importlib.util
