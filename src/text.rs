@@ -63,6 +63,19 @@ pub fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
+/// `1`, `3-5`, `9`: numbers in order, those that follow each other as one.
+pub fn ranges(numbers: &[u32]) -> Vec<String> {
+    let mut numbers = numbers.to_vec();
+    numbers.sort_unstable();
+    numbers.dedup();
+    let range = |run: &[u32]| match run {
+        [only] => Some(only.to_string()),
+        [first, .., last] => Some(format!("{first}-{last}")),
+        [] => None,
+    };
+    numbers.chunk_by(|one, next| one + 1 == *next).filter_map(range).collect()
+}
+
 /// Columns that `text` takes on a terminal.
 pub fn width(text: &str) -> usize {
     text.chars().filter_map(UnicodeWidthChar::width).sum()
@@ -224,6 +237,12 @@ mod tests {
     fn bytes_that_are_no_text_are_shown() {
         assert_eq!(from_bytes(b"caf\xe9 \xff\xfe ok"), "caf\\xe9 \\xff\\xfe ok");
         assert_eq!(from_bytes("é".as_bytes()), "é");
+    }
+
+    #[test]
+    fn numbers_that_follow_each_other_are_a_range() {
+        assert_eq!(ranges(&[7, 3, 4, 5, 5, 9, 10]).join(", "), "3-5, 7, 9-10");
+        assert_eq!(ranges(&[]), [""; 0]);
     }
 
     #[test]

@@ -195,3 +195,37 @@ fn all_tells_how_busy_every_gpu_is() {
     assert_eq!(text.lines().filter(|line| line.starts_with("GPU ") && line.ends_with(" 57%")).count(), 2, "{text}");
     assert!(!rig.run("status").stdout.contains("BUSY"), "it was not asked for");
 }
+
+#[test]
+fn many_orphans_of_one_launcher_are_one_line_one_step_and_one_plan() {
+    let rig = Rig::with_gpus(2);
+    // A neighbour of the same program, whose launcher lives, is not of them.
+    let _neighbour = rig.start("alloc 1 1GiB ready beside hold");
+    let beside = rig.wait_for("beside");
+    let agent = rig.start("rename pt_elastic supervise 4 { alloc 0 1GiB ready rank%RANK hold }");
+    let ranks = [0, 1, 2, 3].map(|rank| rig.wait_for(&format!("rank{rank}")));
+    agent.kill();
+    let status = rig.run("status --json").json();
+    let mut pids: Vec<u32> =
+        status["holders"].as_array().unwrap().iter().map(|h| h["pid"].as_u64().unwrap() as u32).collect();
+    pids.retain(|pid| *pid != beside);
+    let named: Vec<String> = pids.iter().map(ToString::to_string).collect();
+    let commands: Vec<_> = status["advice"].as_array().unwrap().iter().map(|a| a["command"].clone()).collect();
+    assert_eq!(commands, [format!("kill {}", named.join(" ")).as_str(), "gpuresid reclaim --orphans"], "{status:#}");
+    assert!(status["advice"][0]["why"].as_str().unwrap().contains("4 processes and give back 6168 MiB"), "{status:#}");
+    assert!(status["advice"][0]["disturbs"].as_str().unwrap().ends_with("cuda.py)"), "{status:#}");
+    let text = rig.run("status").stdout;
+    assert!(text.contains("\nLook at 4 × python3 "), "{text}");
+    assert_eq!(text.matches("its torchrun agent is gone").count(), 1, "what is the same is said once: {text}");
+    let plan = rig.run("reclaim --orphans").stdout;
+    assert!(plan.contains("plan to end 4 processes") && plan.contains("\n 1. 4 processes of "), "{plan}");
+    assert!(plan.contains("gives back: 6168 MiB on GPU 0\n") && !plan.contains("\n 2. "), "{plan}");
+    assert!(!plan.contains(&beside.to_string()), "{plan}");
+    // The step that was advised is right for all of them.
+    let killed = std::process::Command::new("sh").args(["-c", commands[0].as_str().unwrap()]).status().unwrap();
+    assert!(killed.success());
+    // The neighbour has this GPU open too.
+    wait_until("the memory to come back", || rig.used(0) < 16 << 20);
+    assert_eq!(rig.run("status --json").json()["holders"][0]["pid"], beside);
+    assert_eq!(ranks.len(), pids.len());
+}

@@ -10,7 +10,7 @@ use super::{
     trouble,
 };
 use crate::{
-    model::{Advice, Bytes, Cause, Ghost, Holder, Lineage, OnSigterm, Process, ProcessState, Scope, Verdict},
+    model::{Advice, Bytes, Cause, Ghost, Holder, Lineage, OnSigterm, Process, ProcessState, Scope, Verdict, groups},
     text,
 };
 
@@ -106,7 +106,7 @@ fn steps(scene: &Scene<'_>, holders: &[&Holder], ghosts: &[Ghost]) -> Vec<Advice
             "nobody",
         ));
     }
-    steps.extend(Draft::merged(holders.iter().flat_map(|holder| of_holder(scene, holder))));
+    steps.extend(Draft::merged(groups(holders).iter().flat_map(|group| of_group(scene, group))));
     let copies = |h: &&Holder| ghosts.iter().any(|g| g.candidates.contains(&h.pid));
     if holders.iter().any(|h| h.cause == Cause::ForkedCopy && copies(&h))
         || ghosts.iter().any(|g| g.lineage == Lineage::Own)
@@ -163,6 +163,48 @@ fn writes_its_core(scene: &Scene<'_>, holder: &Holder) -> Vec<Advice> {
             format!("whoever wants to know why {} crashed", name(holder)),
         ),
     ]
+}
+
+/// What ends many that are alike is one step, where a plain signal ends each of them.
+fn of_group(scene: &Scene<'_>, group: &[&Holder]) -> Vec<Draft> {
+    let each: Vec<Vec<Draft>> = group.iter().map(|holder| of_holder(scene, holder)).collect();
+    match together(scene, group, &each) {
+        Some(step) => plain(vec![step]),
+        None => each.into_iter().flatten().collect(),
+    }
+}
+
+fn together(scene: &Scene<'_>, group: &[&Holder], each: &[Vec<Draft>]) -> Option<Advice> {
+    let (first, n) = (group.first().filter(|_| group.len() > 1)?, group.len());
+    let verbs = ["kill", "kill -KILL"].into_iter().filter(|verb| {
+        group.iter().zip(each).all(|(holder, drafts)| {
+            let plain = format!("{verb} {}", holder.pid);
+            matches!(&drafts[..], [only] if only.step.command.as_ref() == Some(&plain))
+        })
+    });
+    let verb = verbs.last()?;
+    let bytes = match group.iter().map(|holder| gives_back(scene, holder)).sum() {
+        Bytes::ZERO => String::new(),
+        bytes => format!(" and give back {bytes}"),
+    };
+    let whose = sudo_note(scene, first);
+    let what = match first.cause {
+        Cause::Orphan => format!(
+            "end what outlived its run, {n} processes{bytes}{whose}. If they are servers that are meant to stay, leave them"
+        ),
+        Cause::ForkedCopy => {
+            format!("end the {n} copies that keep the memory of a process that is gone{bytes}{whose}")
+        }
+        _ => format!("end all {n}{bytes}{whose}{}", again(scene, first, scene.living(first))),
+    };
+    let pids: Vec<u32> = group.iter().map(|holder| holder.pid).collect();
+    let named: Vec<String> = pids.iter().map(ToString::to_string).collect();
+    let nobody_else = verb == "kill -KILL";
+    Some(step(
+        Some(format!("{verb} {}", named.join(" "))),
+        if nobody_else { format!("{what}; they do nothing on a plain kill") } else { what },
+        format!("PID {} ({n} × {})", text::ranges(&pids).join(", "), text::shorten(&first.gist(), 60)),
+    ))
 }
 
 fn of_holder(scene: &Scene<'_>, holder: &Holder) -> Vec<Draft> {

@@ -155,6 +155,7 @@ fn out_of_sight(pid: u32, lineage: Lineage, why: &str) -> Holder {
         age_seconds: None,
         ppid: None,
         launcher: None,
+        started_by: None,
         launcher_gone: None,
         cgroup: None,
         place: None,
@@ -247,6 +248,7 @@ fn describe(scene: &Scene<'_>, process: &Process, said: Said) -> Holder {
         launcher: parent
             .filter(|_| launcher_gone == Some(false))
             .map(|p| format!("{} ({})", text::clean(&p.comm), p.id.pid)),
+        started_by: started_by(scene, process, launcher_gone),
         launcher_gone,
         cgroup: process.cgroup.clone(),
         place: place::place(process),
@@ -277,6 +279,14 @@ pub(crate) fn with_files(scene: &Scene<'_>) -> Vec<Holder> {
         })
     };
     scene.processes.iter().filter(open).flat_map(holder).collect()
+}
+
+/// Who started it: its parent where it was first seen, unless that had adopted it by then.
+fn started_by(scene: &Scene<'_>, process: &Process, launcher_gone: Option<bool>) -> Option<u32> {
+    let root = scene.run.and_then(|run| run.launch.root);
+    let first = scene.run.and_then(|run| run.trace.seen(process.id)).and_then(|seen| seen.ancestors.first());
+    let now = process.ancestors.first().filter(|_| launcher_gone == Some(false));
+    first.or(now).filter(|parent| Some(parent.id) != root && parent.id.pid > 1).map(|parent| parent.id.pid)
 }
 
 /// Its PID inside its own PID namespace, where that differs.

@@ -9,8 +9,8 @@ use super::{
     scene::Scene,
 };
 use crate::{
-    model::{Advice, Cause, Holder, Lineage, ListKind, ProcId, Process},
-    text::file_name,
+    model::{Advice, Bytes, Cause, Holder, Lineage, ListKind, ProcId, Process, groups},
+    text::{self, file_name},
 };
 
 /// Why the run of a holder with this cause has ended, by the marker that it carries; `above` finds an ancestor.
@@ -133,10 +133,12 @@ pub(super) fn of_detached(scene: &Scene<'_>, holders: &[Holder]) -> Vec<Advice> 
     if scene.snapshot.observer.foreign_procfs {
         return Vec::new();
     }
-    let mut detached: Vec<&Holder> = holders.iter().filter(|h| may_be_left(scene, h)).collect();
-    detached.sort_by_key(|h| std::cmp::Reverse(h.held()));
+    let detached: Vec<&Holder> = holders.iter().filter(|h| may_be_left(scene, h)).collect();
+    let held = |group: &[&Holder]| group.iter().map(|h| h.held()).sum::<Bytes>();
+    let mut detached = groups(&detached);
+    detached.sort_by_key(|group| std::cmp::Reverse(held(group)));
     let why = "gpuresid cannot tell whether its run is over: nohup and services look the same. If you know that it is";
-    detached.into_iter().take(MOST_DETACHED).map(|h| see(h, why)).collect()
+    detached.iter().take(MOST_DETACHED).map(|group| see_all(group, why)).collect()
 }
 
 /// Detached with memory that is worth a word, of the user who asks, and nobody is known who started it to stay.
@@ -172,15 +174,27 @@ fn only_draws(scene: &Scene<'_>, id: ProcId) -> bool {
 
 /// The step that shows what would be ended and what comes back.
 pub(super) fn see(holder: &Holder, why: &str) -> Advice {
-    let pid = holder.pid;
+    see_all(&[holder], why)
+}
+
+fn see_all(holders: &[&Holder], why: &str) -> Advice {
+    let pids: Vec<u32> = holders.iter().map(|holder| holder.pid).collect();
+    let named: Vec<String> = pids.iter().map(ToString::to_string).collect();
     step(
-        Some(format!("gpuresid reclaim --pid {pid}")),
+        Some(format!("gpuresid reclaim --pid {}", named.join(" "))),
         format!(
-            "{why}, this shows what ending PID {pid} gives back ({}). Nothing is ended unless you add --yes",
-            holder.held()
+            "{why}, this shows what ending PID {} gives back ({}). Nothing is ended unless you add --yes",
+            text::ranges(&pids).join(", "),
+            holders.iter().map(|holder| holder.held()).sum::<Bytes>()
         ),
         "nobody",
     )
+}
+
+/// The step's command names this process.
+fn names(step: &Advice, pid: u32) -> bool {
+    let words = step.command.iter().flat_map(|command| command.split([' ', ';']));
+    words.filter_map(|word| word.parse::<u32>().ok()).any(|number| number == pid)
 }
 
 /// After a run that writes a report: `reclaim` takes all that it left, in the right order, and looks whether the memory
@@ -191,8 +205,8 @@ pub(super) fn of_report(scene: &Scene<'_>, holders: &[&Holder], steps: &mut Vec<
     let has_files = |h: &Holder| scene.living(h).is_none_or(|p| p.can_hold_memory() != Some(false));
     let mine = |h: &&&Holder| h.lineage == Lineage::Own && h.uid == Some(scene.snapshot.observer.uid) && has_files(h);
     let ends = |step: &Advice, pid: u32| {
-        let plain = [format!("kill {pid}"), format!("kill -KILL {pid}"), format!("kill {pid}; kill -CONT {pid}")];
-        step.command.as_ref().is_some_and(|command| plain.contains(command))
+        let mut words = step.command.iter().flat_map(|command| command.split([' ', ';']));
+        words.next() == Some("kill") && words.next() != Some("-CONT") && names(step, pid)
     };
     let pids: Vec<u32> =
         holders.iter().filter(mine).map(|h| h.pid).filter(|pid| steps.iter().any(|s| ends(s, *pid))).collect();
@@ -203,8 +217,8 @@ pub(super) fn of_report(scene: &Scene<'_>, holders: &[&Holder], steps: &mut Vec<
         let why = format!("or see the plan for what this run left behind: who would be ended, {plan}");
         steps.insert(last + 1, step(command, why, "nobody"));
     } else {
-        let named: Vec<String> = pids.iter().map(ToString::to_string).collect();
-        let why = format!("see the plan for what this run left behind (PID {}): {plan}", named.join(", "));
+        let named = text::ranges(&pids).join(", ");
+        let why = format!("see the plan for what this run left behind (PID {named}): {plan}");
         steps.insert(last + 1, step(command, why, "nobody"));
         steps.retain(|s| !pids.iter().any(|pid| ends(s, *pid)));
     }

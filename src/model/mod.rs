@@ -8,6 +8,7 @@ mod device;
 mod doctor;
 mod failure;
 mod gap;
+mod groups;
 mod handover;
 mod ids;
 mod launch;
@@ -32,6 +33,7 @@ pub use doctor::{
 };
 pub use failure::{Failure, FailureKind};
 pub use gap::{Gap, Trouble};
+pub use groups::{gist, groups, said_of_all, step_groups};
 pub use handover::{EntryKey, Grower, Handover};
 pub use ids::{BootId, ProcId, Uuid};
 pub use launch::{Command, End, Launch, Leftover, Limits, Scope, SettleEnd};

@@ -114,6 +114,9 @@ pub struct Holder {
     pub ppid: Option<u32>,
     /// What launched it, if that still lives: name and PID.
     pub launcher: Option<String>,
+    /// PID of what started it, as far as that was seen, whether it lives or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_by: Option<u32>,
     /// What launched it is gone.
     pub launcher_gone: Option<bool>,
     /// Its cgroup's path.

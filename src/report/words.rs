@@ -1,7 +1,7 @@
 //! The words for people: causes, ages, amounts, the names of devices. One place, so that all formats say the same.
 
 use crate::{
-    model::{Bytes, Cause, Restarter, SettleEnd},
+    model::{Bytes, Cause, Holder, Restarter, SettleEnd},
     text,
 };
 
@@ -114,6 +114,23 @@ pub fn amount(bytes: Option<Bytes>) -> String {
     bytes.map_or_else(|| "?".into(), |b| b.to_string())
 }
 
+/// What a group has together.
+pub fn held(group: &[&Holder]) -> String {
+    let known = |holder: &&&Holder| holder.devices.iter().any(|held| held.held_bytes.is_some());
+    let sum: Bytes = group.iter().map(|holder| holder.held()).sum();
+    match group.iter().filter(known).count() {
+        0 => "?".into(),
+        all if all == group.len() => sum.to_string(),
+        _ => format!("{sum} or more"),
+    }
+}
+
+/// What all of a group are called: the whole line where it is the same.
+pub fn all_called(group: &[&Holder]) -> String {
+    let Some((first, others)) = group.split_first() else { return String::new() };
+    if others.iter().all(|other| other.name() == first.name()) { first.name().to_owned() } else { first.gist() }
+}
+
 /// A signed amount, or `?`.
 pub fn signed(bytes: Option<i64>) -> String {
     match bytes {
@@ -141,19 +158,6 @@ pub fn count(n: usize, one: &str, many: &str) -> String {
 pub fn restarter(restarter: &Restarter) -> String {
     let shown = text::shorten(&restarter.command, 80);
     format!("PID {} ({shown}) started it, lives, and may start it again", restarter.pid)
-}
-
-/// `1`, `3-5`, `9`: numbers in order, those that follow each other as one.
-pub fn ranges(numbers: &[u32]) -> Vec<String> {
-    let mut numbers = numbers.to_vec();
-    numbers.sort_unstable();
-    numbers.dedup();
-    let range = |run: &[u32]| match run {
-        [only] => Some(only.to_string()),
-        [first, .., last] => Some(format!("{first}-{last}")),
-        [] => None,
-    };
-    numbers.chunk_by(|one, next| one + 1 == *next).filter_map(range).collect()
 }
 
 /// `a`, `a and b`, `a, b and c`.

@@ -48,7 +48,20 @@ pub fn check(report: &Report, style: &Style, out: &mut dyn Write) -> io::Result<
         torch(&mut page, processes, &report.gaps)?;
     }
     page.gaps(&report.gaps)?;
-    page.advice(&report.advice)
+    page.advice(&report.advice)?;
+    last_line(&mut page, report)
+}
+
+/// The verdict once more, where the eye is when all has been printed.
+fn last_line(page: &mut Page<'_>, report: &Report) -> io::Result<()> {
+    let sum: Bytes = report.devices.iter().map(|d| d.charged_residue_bytes).sum();
+    let own = report.holders.iter().filter(|h| h.lineage == Lineage::Own).count();
+    let mut facts = vec![verdict(report.verdict).to_owned()];
+    facts.extend((sum > Bytes::ZERO).then(|| sum.to_string()));
+    facts.extend((own > 0).then(|| words::count(own, "process", "processes")));
+    facts.push(format!("exit code {}", report.exit_code));
+    let label = if report.simulated { "gpuresid (simulated GPU)" } else { "gpuresid" };
+    page.line(&format!("\n{label}: {}", facts.join(", ")))
 }
 
 fn headline(page: &mut Page<'_>, report: &Report) -> io::Result<()> {

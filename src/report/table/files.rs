@@ -9,6 +9,7 @@ use super::{
 use crate::{
     model::{FailureKind, Holder, StatusReport},
     report::{Style, words},
+    text,
 };
 use std::{
     collections::BTreeMap,
@@ -67,7 +68,7 @@ impl Page<'_> {
 fn nodes(open: &BTreeMap<String, u32>) -> String {
     let number = |node: &String| node.strip_prefix("nvidia")?.parse::<u32>().ok();
     let gpus: Vec<u32> = open.keys().filter_map(number).collect();
-    let mut named: Vec<String> = words::ranges(&gpus).into_iter().map(|range| format!("nvidia{range}")).collect();
+    let mut named: Vec<String> = text::ranges(&gpus).into_iter().map(|range| format!("nvidia{range}")).collect();
     // Capabilities of MIG instances are many, and tell nobody anything here.
     named.extend(open.keys().filter(|node| number(node).is_none() && !node.starts_with("nvidia-caps/")).cloned());
     if named.is_empty() { "nvidia-caps".into() } else { named.join(", ") }

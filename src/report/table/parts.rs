@@ -5,7 +5,7 @@ use super::{
     place::place,
 };
 use crate::{
-    model::{Advice, Bytes, Cause, Finding, Gap, Ghost, Held, Holder, Leftover, Uuid},
+    model::{Advice, Bytes, Cause, Finding, Gap, Ghost, Held, Holder, Leftover, Uuid, groups, said_of_all},
     report::{Style, words},
     text,
 };
@@ -68,15 +68,32 @@ impl Page<'_> {
         columns.extend(places.then_some(Column::optional("WHERE")));
         columns.push(Column::flexible("COMMAND"));
         let mut grid = Grid::new(columns);
-        for holder in holders {
+        for group in groups(holders) {
+            let Some((holder, others)) = group.split_first() else { continue };
+            let known = |cell: &Option<String>| cell.clone().unwrap_or_else(|| "?".into());
+            if !others.is_empty() {
+                let states = others.iter().all(|other| other.state == holder.state);
+                let mut row = vec![
+                    format!("{} ×", group.len()),
+                    known(&holder.user),
+                    group.iter().filter_map(|h| h.age_seconds).max().map_or_else(|| "?".into(), words::age),
+                    if states { known(&holder.state) } else { "several".into() },
+                ];
+                row.extend(several.then(|| self.devices_of(&group)));
+                row.extend([words::held(&group), words::cause(holder.cause).into()]);
+                row.extend(places.then(|| place(holder).unwrap_or_default()));
+                row.push(words::all_called(&group));
+                grid.row(row);
+                continue;
+            }
             for (number, (on, memory)) in self.memory_of(holder).into_iter().enumerate() {
                 // A second device of the same process repeats nothing but the numbers.
                 let once = |cell: String| if number == 0 { cell } else { String::new() };
                 let mut row = vec![
                     once(holder.pid.to_string()),
-                    once(holder.user.clone().unwrap_or_else(|| "?".into())),
+                    once(known(&holder.user)),
                     once(holder.age_seconds.map_or_else(|| "?".into(), words::age)),
-                    once(holder.state.clone().unwrap_or_else(|| "?".into())),
+                    once(known(&holder.state)),
                 ];
                 if several {
                     row.push(on);
@@ -88,6 +105,22 @@ impl Page<'_> {
             }
         }
         grid.write(self.style, self.out)
+    }
+
+    /// The devices on which a group has memory, those that follow each other as one.
+    fn devices_of(&self, group: &[&Holder]) -> String {
+        let holds = |uuid: &Uuid| {
+            let mut held = group.iter().flat_map(|holder| &holder.devices).filter(|held| held.uuid == *uuid);
+            held.any(|held| held.held_bytes.is_some() || held.may_hold_bytes.is_some())
+        };
+        let shown: Vec<_> = self.devices.iter().map(|(uuid, label)| (holds(uuid), label)).collect();
+        let range = |run: &[(bool, &String)]| match run {
+            [(true, only)] => Some((*only).clone()),
+            [(true, first), .., (_, last)] => Some(format!("{first} to {last}")),
+            _ => None,
+        };
+        let all: Vec<String> = shown.chunk_by(|one, next| one.0 == next.0).filter_map(range).collect();
+        if all.is_empty() { "?".into() } else { all.join(", ") }
     }
 
     /// Device and memory, a pair for each device on which memory is known. A device that a process merely has open is
@@ -116,12 +149,21 @@ impl Page<'_> {
 
     /// What is behind the cause of each holder.
     pub(super) fn why(&mut self, holders: &[&Holder]) -> io::Result<()> {
-        for holder in holders {
-            let inner = holder.inner_pid.map(|pid| format!(", PID {pid} inside its container")).unwrap_or_default();
-            let name = self.style.bold(&format!("PID {}", holder.pid));
-            writeln!(self.out, "\n{name}{inner}: {}", words::cause(holder.cause))?;
-            if !holder.command.is_empty() {
-                self.paragraph("  command: ", &holder.command)?;
+        for group in groups(holders) {
+            let Some((holder, others)) = group.split_first() else { continue };
+            if others.is_empty() {
+                let inner = holder.inner_pid.map(|pid| format!(", PID {pid} inside its container")).unwrap_or_default();
+                let name = self.style.bold(&format!("PID {}", holder.pid));
+                writeln!(self.out, "\n{name}{inner}: {}", words::cause(holder.cause))?;
+                if !holder.command.is_empty() {
+                    self.paragraph("  command: ", &holder.command)?;
+                }
+            } else {
+                let pids: Vec<u32> = group.iter().map(|holder| holder.pid).collect();
+                let many = self.style.bold(&format!("{} ×", group.len()));
+                let called = text::clean(&words::all_called(&group));
+                writeln!(self.out, "\n{many} {called}: {}", words::cause(holder.cause))?;
+                self.paragraph("  PID ", &text::ranges(&pids).join(", "))?;
             }
             if let Some(place) = &holder.place {
                 self.paragraph("  where: ", &place.words())?;
@@ -132,11 +174,14 @@ impl Page<'_> {
             {
                 self.paragraph("  started by: ", launcher)?;
             }
-            if holder.why.is_empty() {
+            // What differs stands in the JSON.
+            let whys: Vec<&[String]> = group.iter().map(|holder| holder.why.as_slice()).collect();
+            let said = said_of_all(holder.pid, &whys);
+            if said.is_empty() {
                 self.paragraph("  - ", words::meaning(holder.cause))?;
             }
-            for why in &holder.why {
-                self.paragraph("  - ", why)?;
+            for why in said {
+                self.paragraph("  - ", &why)?;
             }
             if let Some(note) = &holder.note {
                 self.paragraph("  note: ", note)?;

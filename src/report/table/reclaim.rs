@@ -5,7 +5,9 @@ use super::{
     parts::Page,
 };
 use crate::{
-    model::{Bytes, Cleanup, Held, ReclaimReport, ReclaimStep, Report, Role, StepOutcome},
+    model::{
+        Bytes, Cleanup, ReclaimReport, ReclaimStep, Report, Role, StepOutcome, Uuid, gist, said_of_all, step_groups,
+    },
     report::{Style, words},
     text,
 };
@@ -29,8 +31,8 @@ pub fn reclaim(report: &ReclaimReport, asked: &Asked, style: &Style, out: &mut d
     let devices = report.devices.iter().map(|d| (d.uuid.clone(), d.label())).collect();
     let mut page = Page { style, out, devices };
     headline(&mut page, report, asked)?;
-    for (number, step) in report.steps.iter().enumerate() {
-        one(&mut page, number + 1, step)?;
+    for (number, group) in step_groups(&report.steps).iter().enumerate() {
+        one(&mut page, number + 1, group)?;
     }
     if !report.left_alone.is_empty() {
         page.heading("Left alone")?;
@@ -81,7 +83,9 @@ fn headline(page: &mut Page<'_>, report: &ReclaimReport, asked: &Asked) -> io::R
     page.line(&format!("reclaim: {word}: {back}"))
 }
 
-fn one(page: &mut Page<'_>, number: usize, step: &ReclaimStep) -> io::Result<()> {
+/// One step, or many that are alike.
+fn one(page: &mut Page<'_>, number: usize, group: &[&ReclaimStep]) -> io::Result<()> {
+    let Some((step, others)) = group.split_first() else { return Ok(()) };
     let role = match (step.role, step.cause) {
         (Role::Supervisor, _) => ", supervisor".to_owned(),
         (Role::Holder, Some(cause)) => format!(", {}", words::cause(cause)),
@@ -90,19 +94,34 @@ fn one(page: &mut Page<'_>, number: usize, step: &ReclaimStep) -> io::Result<()>
     let user = step.user.as_ref().map(|u| format!(" of {u}")).unwrap_or_default();
     let lead = format!("{number:>2}. ");
     page.line("")?;
-    page.paragraph(&lead, &format!("PID {}{user}{role}: {}", step.pid, text::shorten(&step.command, 120)))?;
     let indent = "    ";
-    for why in &step.why {
+    let pids: Vec<u32> = group.iter().map(|step| step.pid).collect();
+    let pids = text::ranges(&pids).join(", ");
+    let all_the_same = others.iter().all(|other| other.command == step.command);
+    let called = if all_the_same { step.command.clone() } else { gist(&step.command) };
+    let called = text::shorten(&called, 120);
+    if others.is_empty() {
+        page.paragraph(&lead, &format!("PID {pids}{user}{role}: {called}"))?;
+    } else {
+        page.paragraph(&lead, &format!("{} processes{user}{role}: {called}", group.len()))?;
+        page.paragraph(indent, &format!("PID {pids}"))?;
+    }
+    let whys: Vec<&[String]> = group.iter().map(|step| step.why.as_slice()).collect();
+    for why in said_of_all(step.pid, &whys) {
         page.paragraph(indent, &format!("why: {why}"))?;
     }
     match step.outcome {
         None => {
             page.paragraph(indent, &format!("signals: {}", step.signals.join(", then ")))?;
             if step.role == Role::Holder {
-                let memory = memory(page, &step.gives_back);
+                let memory = memory(page, group);
                 page.paragraph(indent, &format!("gives back: {memory}"))?;
             }
-            page.paragraph(indent, &format!("Disturbs: {}", step.disturbs))?;
+            let disturbs = match others.iter().all(|other| other.disturbs == step.disturbs) {
+                true => step.disturbs.clone(),
+                false => "these processes, and what runs below them".to_owned(),
+            };
+            page.paragraph(indent, &format!("Disturbs: {disturbs}"))?;
             let Some(restarter) = &step.restarter else { return Ok(()) };
             page.paragraph(indent, &format!("{}. To end that first:", words::restarter(restarter)))?;
             page.command("      ", &restarter.end_first(step.pid))
@@ -121,9 +140,17 @@ fn one(page: &mut Page<'_>, number: usize, step: &ReclaimStep) -> io::Result<()>
     }
 }
 
-fn memory(page: &Page<'_>, held: &[Held]) -> String {
-    let known: Vec<String> =
-        held.iter().filter_map(|h| Some(format!("{} on {}", h.held_bytes?, page.label(&h.uuid)))).collect();
+/// What they give back together on each device.
+fn memory(page: &Page<'_>, group: &[&ReclaimStep]) -> String {
+    let mut sums: Vec<(&Uuid, Bytes)> = Vec::new();
+    for held in group.iter().flat_map(|step| &step.gives_back) {
+        let Some(bytes) = held.held_bytes else { continue };
+        match sums.iter_mut().find(|(uuid, _)| **uuid == held.uuid) {
+            Some((_, sum)) => *sum = *sum + bytes,
+            None => sums.push((&held.uuid, bytes)),
+        }
+    }
+    let known: Vec<String> = sums.iter().map(|(uuid, bytes)| format!("{bytes} on {}", page.label(uuid))).collect();
     if known.is_empty() { "not known before".into() } else { words::list(&known) }
 }
 

@@ -5,7 +5,7 @@ use super::{
     parts::{Page, known_memory},
 };
 use crate::{
-    model::{Bytes, Cause, DeviceStatus, Holder, StatusReport},
+    model::{Bytes, Cause, DeviceStatus, Holder, StatusReport, groups},
     report::{Style, words},
     text,
 };
@@ -76,11 +76,21 @@ fn stands_out(page: &mut Page<'_>, report: &StatusReport) -> io::Result<()> {
         .holders
         .iter()
         .filter(|h| words::stands_out(h.cause) || (h.cause == Cause::Detached && is_advised(report, h.pid)))
-        .map(|h| {
-            let memory = if known_memory(&h.devices) { format!(", {}", h.held()) } else { String::new() };
-            format!("PID {} ({}{memory})", h.pid, words::cause(h.cause))
-        })
         .collect();
+    let one = |group: &Vec<&Holder>| {
+        let first = group.first()?;
+        let memory = if group.iter().any(|h| known_memory(&h.devices)) {
+            format!(", {}", words::held(group))
+        } else {
+            String::new()
+        };
+        let who = match group.len() {
+            1 => format!("PID {}", first.pid),
+            n => format!("{n} × {}", text::shorten(&words::all_called(group), 60)),
+        };
+        Some(format!("{who} ({}{memory})", words::cause(first.cause)))
+    };
+    let odd: Vec<String> = groups(&odd).iter().filter_map(one).collect();
     if !odd.is_empty() {
         let line = format!("Look at {}.", words::list(&odd));
         for line in text::wrap(&line, page.style.width.map(usize::from)) {

@@ -94,6 +94,7 @@ fn holder(pid: u32, cause: Cause, lineage: Lineage, devices: Vec<Held>) -> Holde
         age_seconds: Some(125),
         ppid: Some(1),
         launcher: None,
+        started_by: None,
         launcher_gone: None,
         cgroup: None,
         place: None,
@@ -228,6 +229,8 @@ What to do
     Disturbs: PID 452 (python train.py)
  2. next time: start workers before CUDA
     Disturbs: nobody
+
+gpuresid: residue, 5738 MiB, 1 process, exit code 0
 "
     );
 }
@@ -295,6 +298,8 @@ GPU 0   NVIDIA H200     0 B  10.5 GiB  0 B  0 B to 5738 MiB  inconclusive
 GPU 1   NVIDIA H200     0 B  10.5 GiB    ?      0 B or more  inconclusive
 - GPU 0: a neighbour grew
 - GPU 1: its memory could not be read after the command
+
+gpuresid: inconclusive, exit code 0
 "
     );
 }
@@ -312,6 +317,8 @@ gpuresid: residue: at least 518 MiB of GPU memory is held that was not held
 
 DEVICE  NAME         BEFORE      NOW             CHARGED  VERDICT
 GPU 0   NVIDIA H200     0 B  518 MiB  518 MiB to 600 MiB  residue
+
+gpuresid: residue, 518 MiB, exit code 0
 "
     );
     let mut same = report(Verdict::Clean, vec![device(0, Verdict::Clean, 0, Some(0))]);
@@ -603,4 +610,54 @@ fn how_busy_each_gpu_is_stands_in_a_column_where_it_was_asked_for() {
     let column: Vec<_> = text.lines().filter(|l| l.starts_with(['D', 'G']) && !l.starts_with("GPU m")).collect();
     let last = |line: &&str| line.split_whitespace().next_back().unwrap_or_default().to_owned();
     assert_eq!(column.iter().map(last).collect::<Vec<_>>(), ["BUSY", "57%", "?"], "{text}");
+}
+
+/// Ranks of one launcher that died: three on each of eight GPUs.
+fn ranks() -> Vec<Holder> {
+    let rank = |n: u32| {
+        let mut rank = holder(26_850 + n, Cause::Orphan, Lineage::Own, vec![held(n / 3, Some(8900))]);
+        rank.command = format!("/usr/bin/python3 rank.py --rank {n}");
+        rank.name = Some(format!("python3 rank.py --rank {n}"));
+        rank.started_by = Some(26_721);
+        rank.age_seconds = Some(8040 + u64::from(n));
+        rank.why =
+            vec!["what started it has ended: python3 (26721)".into(), format!("NVML lists it with GPU {}", n / 3)];
+        rank
+    };
+    (0..24).map(rank).collect()
+}
+
+#[test]
+fn twenty_four_leftovers_of_one_launcher_fit_a_screen() {
+    let devices = (0..8).map(|n| device(n, Verdict::Residue, 26_700, Some(26_700))).collect();
+    let mut dirty = report(Verdict::Residue, devices);
+    dirty.holders = ranks();
+    dirty.exit_code = 121;
+    let text = checked(&dirty, Style { width: Some(100), color: false });
+    assert!(text.lines().count() <= 40, "{text}");
+    for part in [
+        "\nLeft by the command\n",
+        "\n24 ×  alice  2 h 14 min  sleeping  GPU 0 to GPU 7  208.6 GiB  orphan  python3 rank.py\n",
+        "\n24 × python3 rank.py: orphan\n  PID 26850-26873\n  - what started it has ended: python3 (26721)\n",
+        "\n\ngpuresid: residue, 208.6 GiB, 24 processes, exit code 121\n",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(text.starts_with("gpuresid: residue: 208.6 GiB") && !text.contains("--rank"), "{text}");
+    let mut status = status_report((0..8).map(|n| status_device(n, Some(26_700), Some(26_700))).collect(), ranks());
+    let text = seen(&status, PLAIN);
+    assert!(text.contains("\nLook at 24 × python3 rank.py (orphan, 208.6 GiB).\n"), "{text}");
+    assert!(text.lines().count() < 24, "{text}");
+    // Three stand one by one, and so does who is of another launcher.
+    status.holders.truncate(3);
+    assert!(seen(&status, PLAIN).contains("Look at PID 26850 (orphan, 8900 MiB), PID 26851 "));
+    let mut mixed = ranks();
+    mixed[7].started_by = Some(1);
+    status.holders = mixed;
+    let text = seen(&status, PLAIN);
+    assert!(
+        text.contains("Look at 23 × python3 rank.py (orphan, 199.9 GiB) and PID 26857 (orphan, 8900 MiB)."),
+        "{text}"
+    );
+    assert!(text.contains("\n  PID 26850-26856, 26858-26873\n"), "{text}");
 }
