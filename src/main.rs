@@ -4,11 +4,15 @@ use gpuresid::{
     cli::{Cli, usage},
     commands, demo, error,
     exit::{self, Ending},
-    observe, report,
+    observe, report, run,
 };
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    sync::{Arc, atomic::AtomicBool},
+};
 
 fn main() {
+    outlive_the_limit_of_files();
     // The driver's helper is this same binary; its start is part of every command's time.
     if let Some(code) = observe::driver::inner_command(std::env::args_os()) {
         std::process::exit(code);
@@ -34,4 +38,14 @@ fn main() {
         Ending::Code(exit::CANNOT)
     });
     ending.end();
+}
+
+/// A text that is larger than files may be here is a write error like any other; the kernel also sends a signal that
+/// would end us. It is caught and not ignored, because the command would inherit that, and left as it is where we have
+/// inherited that ourselves.
+fn outlive_the_limit_of_files() {
+    let signal = rustix::process::Signal::XFSZ.as_raw();
+    if !run::was_ignored(signal) {
+        let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
+    }
 }
