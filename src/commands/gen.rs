@@ -53,9 +53,14 @@ pub(super) fn run(global: &Global, args: &GenArgs) -> anyhow::Result<Ending> {
     let files = (recipe.files)(&wanted);
     match &args.output {
         Some(directory) => {
+            // None is written if one of them cannot be.
+            let mut pending = Vec::with_capacity(files.len());
             for file in &files {
                 let path = directory.join(&file.name);
-                Pending::open(&path)?.write(|out| out.write_all(file.text.as_bytes()))?;
+                pending.push((Pending::open(&path)?, path, file));
+            }
+            for (place, path, file) in pending {
+                place.write(|out| out.write_all(file.text.as_bytes()))?;
                 stdout::print(|out| writeln!(out, "{}", path.display()))?;
             }
         }

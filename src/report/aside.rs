@@ -2,182 +2,232 @@
 //! behind however we end, else under a temporary one beside the target. The text is never lost: if the last step fails,
 //! it is kept where one can find it.
 
-use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid};
-use std::{
-    fs::{self, File, Metadata},
-    io::{self, Seek},
-    os::{
-        fd::AsRawFd,
-        unix::fs::{MetadataExt, PermissionsExt},
-    },
-    path::{Path, PathBuf},
+use super::walk::Spot;
+use rustix::{
+    fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, openat, renameat, renameat_with, unlinkat},
+    io::Errno,
 };
-use tempfile::NamedTempFile;
+use std::{
+    ffi::OsString,
+    fs::File,
+    hash::{BuildHasher, RandomState},
+    io::{self, Read, Seek},
+    os::fd::AsRawFd,
+    path::PathBuf,
+};
 
 /// Permissions of a new file, less the umask.
 const MODE: u32 = 0o644;
-/// Of an old one's mode, what a new text may have too: none of the bits that make programs special.
-const KEPT: u32 = 0o777;
 
 /// A text in the making.
 #[derive(Debug)]
-pub(super) enum Aside {
-    Nameless(File),
-    Named(NamedTempFile),
-}
-
-/// A text that is whole and could not be put in place.
-#[derive(Debug)]
-pub(super) struct NotPlaced {
-    pub(super) error: io::Error,
-    /// Where it is; `None` if no place at all would take it.
-    pub(super) kept: Option<PathBuf>,
+pub(super) struct Aside {
+    pub(super) spot: Spot,
+    pub(super) file: File,
+    /// The name that it has beside the target.
+    named: Option<OsString>,
 }
 
 impl Aside {
-    /// A new text that can be put in place in `directory`.
+    /// A new text that can be put in place there.
     ///
     /// # Errors
     /// If no file can be made there.
-    pub(super) fn create_in(directory: &Path) -> io::Result<Self> {
+    pub(super) fn create(spot: Spot) -> io::Result<Self> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        match rustix::fs::open(directory, flags, Mode::from_raw_mode(MODE)) {
-            Ok(file) => Ok(Self::Nameless(file.into())),
+        match openat(&spot.directory, ".", flags, Mode::from_raw_mode(MODE)) {
+            Ok(file) => Ok(Self { spot, file: file.into(), named: None }),
             // Many file systems cannot do it, each with an error of its own; what is wrong with the directory shows
             // again.
-            Err(_) => Self::named_in(directory),
+            Err(_) => Self::named(spot),
         }
     }
 
-    fn named_in(directory: &Path) -> io::Result<Self> {
-        names().permissions(fs::Permissions::from_mode(MODE)).tempfile_in(directory).map(Self::Named)
+    fn named(spot: Spot) -> io::Result<Self> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::RDWR | OFlags::CLOEXEC;
+        let (name, file) = unique(|name| openat(&spot.directory, name, flags, Mode::from_raw_mode(MODE)))?;
+        Ok(Self { spot, file: file.into(), named: Some(name) })
     }
 
-    pub(super) fn file(&self) -> &File {
-        match self {
-            Self::Nameless(file) => file,
-            Self::Named(named) => named.as_file(),
-        }
-    }
-
-    /// Takes over who may read the file that will be replaced: its mode, and its owner as far as we may give files away.
-    /// To be called before anything is written.
+    /// To be called when the text is whole. A file system without nameless files is most often one of another machine,
+    /// which tells only now that it is full.
     ///
     /// # Errors
-    /// If the mode cannot be set.
-    pub(super) fn take_after(&self, old: &Metadata) -> io::Result<()> {
-        let (file, new) = (self.file(), self.file().metadata()?);
-        let mut mode = old.mode() & KEPT;
-        if rustix::process::geteuid().is_root() && old.uid() != new.uid() {
-            // Refused in a user namespace that does not know the owner: then it is ours, like a new one.
-            let _ = rustix::fs::fchown(file, Some(Uid::from_raw(old.uid())), None);
-        }
-        if old.gid() != new.gid() && rustix::fs::fchown(file, None, Some(Gid::from_raw(old.gid()))).is_err() {
-            // Another group gets no more than everybody.
-            mode &= !0o070 | ((mode & 0o007) << 3);
-        }
-        file.set_permissions(fs::Permissions::from_mode(mode))
+    /// If not all of it is there.
+    pub(super) fn finish(&self) -> io::Result<()> {
+        if self.named.is_some() { self.file.sync_all() } else { Ok(()) }
     }
 
-    /// Puts the text in place in one step.
+    /// Gives the text its name where none is yet.
     ///
     /// # Errors
-    /// If that is impossible, with the place where the text is now.
-    pub(super) fn replace(self, target: &Path) -> Result<(), NotPlaced> {
-        let named = match self {
-            Self::Named(named) => named,
-            Self::Nameless(file) => match give_name(&file, directory_of(target)) {
-                Ok(named) => named,
-                Err(error) => return Err(NotPlaced { error, kept: save(&file) }),
-            },
-        };
-        named.persist(target).map(drop).map_err(|failed| {
-            let (error, named) = (failed.error, failed.file);
-            // Its directory may have been removed, and it with it.
-            let kept = match named.path().exists() {
-                true => named.keep().ok().map(|(_, path)| path),
-                false => save(named.as_file()),
-            };
-            NotPlaced { error, kept }
+    /// If there is something by now.
+    pub(super) fn put(&mut self) -> rustix::io::Result<()> {
+        let (directory, target) = (&self.spot.directory, &self.spot.name);
+        let Some(name) = &self.named else { return self.link_as(target) };
+        match linkat(directory, name, directory, target, AtFlags::empty()) {
+            // Its temporary name goes with the rest.
+            Ok(()) => Ok(()),
+            Err(Errno::EXIST) => Err(Errno::EXIST),
+            Err(_) => {
+                match renameat_with(directory, name, directory, target, RenameFlags::NOREPLACE) {
+                    Err(Errno::INVAL | Errno::NOSYS) => renameat(directory, name, directory, target)?,
+                    done => done?,
+                }
+                self.named = None;
+                Ok(())
+            }
+        }
+    }
+
+    /// Puts the text in the place of an old one, if what comes out is still something that `may_go`.
+    ///
+    /// # Errors
+    /// If that is impossible, or if it is something else by now, which then is where it was.
+    pub(super) fn exchange(&mut self, may_go: impl Fn(&Spot) -> bool) -> io::Result<()> {
+        if self.named.is_none() {
+            self.named = Some(unique(|name| self.link_as(name))?.0);
+        }
+        let (directory, target) = (&self.spot.directory, &self.spot.name);
+        let Some(name) = &self.named else { return Ok(()) };
+        match renameat_with(directory, name, directory, target, RenameFlags::EXCHANGE) {
+            Ok(()) => {
+                let directory = directory.try_clone()?;
+                let out = Spot { directory, name: name.clone(), shown: self.spot.shown.clone() };
+                if may_go(&out) {
+                    return Ok(());
+                }
+                renameat_with(&out.directory, name, &out.directory, target, RenameFlags::EXCHANGE)?;
+                Err(io::Error::other("something else was put in its place"))
+            }
+            // Not every file system can exchange. What is there was looked at just now.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                renameat(directory, name, directory, target)?;
+                self.named = None;
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn link_as(&self, name: &OsString) -> rustix::io::Result<()> {
+        let ours = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        linkat(CWD, ours.as_str(), &self.spot.directory, name, AtFlags::SYMLINK_FOLLOW)
+    }
+
+    /// Keeps a text that has no place: beside it, or where there are always temporary files. `None` if no place at all
+    /// takes it.
+    pub(super) fn keep(mut self) -> Option<PathBuf> {
+        if self.named.is_none() {
+            self.named = unique(|name| self.link_as(name)).ok().map(|(name, ())| name);
+        }
+        // Its directory may have been removed, and it with it.
+        let path = self.named.take().map(|name| self.spot.shown.join(name)).filter(|path| path.exists());
+        path.or_else(|| {
+            self.file.rewind().ok()?;
+            save(&mut &self.file)
         })
     }
 }
 
-/// The directory of a file.
-pub(super) fn directory_of(file: &Path) -> &Path {
-    file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-fn names() -> tempfile::Builder<'static, 'static> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".gpuresid-").suffix(".tmp");
-    builder
-}
-
-fn give_name(file: &File, directory: &Path) -> io::Result<NamedTempFile> {
-    let ours = format!("/proc/self/fd/{}", file.as_raw_fd());
-    names().make_in(directory, |path| {
-        rustix::fs::linkat(CWD, ours.as_str(), CWD, path, AtFlags::SYMLINK_FOLLOW)?;
-        file.try_clone()
-    })
+impl Drop for Aside {
+    fn drop(&mut self) {
+        if let Some(name) = &self.named {
+            let _ = unlinkat(&self.spot.directory, name, AtFlags::empty());
+        }
+    }
 }
 
 /// Copies a text that has no place to where there are always temporary files, for its owner alone.
-fn save(mut text: &File) -> Option<PathBuf> {
-    text.rewind().ok()?;
+pub(super) fn save(text: &mut dyn Read) -> Option<PathBuf> {
     let mut copy = tempfile::Builder::new().prefix("gpuresid-report-").tempfile().ok()?;
-    io::copy(&mut text, copy.as_file_mut()).ok()?;
+    io::copy(text, copy.as_file_mut()).ok()?;
     copy.keep().ok().map(|(_, path)| path)
+}
+
+/// Makes something under a name that nobody else has, nor can know beforehand.
+fn unique<T>(make: impl Fn(&OsString) -> rustix::io::Result<T>) -> io::Result<(OsString, T)> {
+    const ATTEMPTS: usize = 100;
+    for _ in 0..ATTEMPTS {
+        let name = format!(".gpuresid-{:016x}.tmp", RandomState::new().hash_one(())).into();
+        match make(&name) {
+            Err(Errno::EXIST) => {}
+            made => return Ok(made.map(|made| (name, made))?),
+        }
+    }
+    Err(Errno::EXIST.into())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use std::io::Write;
+    use super::{super::walk, *};
+    use std::{fs, io::Write, path::Path};
 
-    fn both(directory: &Path) -> [Aside; 2] {
-        let written = [Aside::create_in(directory).unwrap(), Aside::named_in(directory).unwrap()];
+    fn spot(path: &Path) -> Spot {
+        match walk::walk(path).unwrap() {
+            walk::End::Spot(spot) => spot,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn both(path: &Path) -> [Aside; 2] {
+        let written = [Aside::create(spot(path)).unwrap(), Aside::named(spot(path)).unwrap()];
         for aside in &written {
-            aside.file().write_all(b"new").unwrap();
+            (&aside.file).write_all(b"new").unwrap();
         }
         written
     }
 
+    fn count(directory: &Path) -> usize {
+        fs::read_dir(directory).unwrap().count()
+    }
+
     #[test]
-    fn what_cannot_be_put_in_place_is_kept_beside_it() {
+    fn both_forms_are_put_and_exchanged_and_leave_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let target = dir.path().join("r.json");
-        fs::create_dir(&target).unwrap();
-        for aside in both(dir.path()) {
-            let kept = aside.replace(&target).unwrap_err().kept.unwrap();
-            assert_eq!(kept.parent(), Some(dir.path()));
-            assert_eq!(fs::read_to_string(kept).unwrap(), "new");
+        for mut aside in both(&target) {
+            fs::write(&target, "old").unwrap();
+            assert_eq!(aside.put(), Err(Errno::EXIST));
+            aside.exchange(|_| true).unwrap();
+            drop(aside);
+            assert_eq!(fs::read_to_string(&target).unwrap(), "new");
         }
+        for mut aside in both(&target) {
+            fs::remove_file(&target).unwrap();
+            aside.put().unwrap();
+            drop(aside);
+            assert_eq!(fs::read_to_string(&target).unwrap(), "new");
+        }
+        drop(both(&target));
+        assert_eq!(count(dir.path()), 1);
+    }
+
+    #[test]
+    fn what_may_not_go_is_where_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("r.json");
+        for mut aside in both(&target) {
+            fs::write(&target, "theirs").unwrap();
+            let error = aside.exchange(|out| out.entry().unwrap().unwrap().size != 6).unwrap_err();
+            assert_eq!(error.to_string(), "something else was put in its place");
+            assert_eq!(fs::read_to_string(&target).unwrap(), "theirs");
+            let kept = aside.keep().unwrap();
+            assert_eq!((kept.parent(), &*fs::read(&kept).unwrap()), (Some(dir.path()), &b"new"[..]));
+            fs::remove_file(kept).unwrap();
+        }
+        assert_eq!(count(dir.path()), 1);
     }
 
     #[test]
     fn what_has_lost_its_directory_is_kept_elsewhere() {
         for number in 0..2 {
             let dir = tempfile::tempdir().unwrap();
-            let [first, second] = both(dir.path());
-            let target = dir.path().join("r.json");
+            let [first, second] = both(&dir.path().join("r.json"));
             drop(dir);
-            let kept = if number == 0 { first } else { second }.replace(&target).unwrap_err().kept.unwrap();
+            let kept = if number == 0 { first } else { second }.keep().unwrap();
             assert_eq!(fs::read_to_string(&kept).unwrap(), "new");
             fs::remove_file(kept).unwrap();
         }
-    }
-
-    #[test]
-    fn both_forms_replace_and_leave_nothing() {
-        let dir = tempfile::tempdir().unwrap();
-        let target = dir.path().join("r.json");
-        for aside in both(dir.path()) {
-            fs::write(&target, "old").unwrap();
-            aside.replace(&target).unwrap();
-            assert_eq!(fs::read_to_string(&target).unwrap(), "new");
-        }
-        drop(both(dir.path()));
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 }

@@ -5,9 +5,11 @@ pub mod json;
 pub mod load;
 pub mod pending;
 pub mod redact;
+mod stream;
 pub mod style;
 pub mod table;
 pub mod targets;
+mod walk;
 pub mod words;
 
 pub use style::Style;

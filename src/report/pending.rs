@@ -1,18 +1,31 @@
-//! A file that will be written later: opened at once, so that one finds out before a run of hours that it cannot be
-//! written, and put in place in one step, so that nobody ever reads half a report and an old one survives a failure.
+//! The one way in which a file is written: found out at once, before a run of hours, whether it can be, and put in place
+//! in one step, so that nobody ever reads half a report and an old one survives a failure.
+//!
+//! What others prepared is neither followed, replaced nor taken over: a link or a file of theirs is refused, and no file
+//! gets their owner or their mode. Where nothing is, the new file is linked, which fails over a name that was planted
+//! meanwhile; a file of ours is exchanged, and what came out is looked at before it goes. The same rule is asked at
+//! the beginning and at the end.
 
-use super::aside::{Aside, NotPlaced, directory_of};
+use super::{
+    aside::{Aside, save},
+    stream::Stream,
+    walk::{Blocked, End, Entry, Spot, walk},
+};
 use crate::{error::hinted, text};
-use anyhow::Context;
+use rustix::{
+    fs::{FileType, Mode, fchmod},
+    io::Errno,
+};
 use std::{
-    fs::{self, File, Metadata, OpenOptions},
+    ffi::OsString,
     io::{self, BufWriter, Write},
-    os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
-/// As many symbolic links the kernel follows.
-const MOST_LINKS: usize = 40;
+/// Of an old one's mode, what a new text may have too: none of the bits that make programs special.
+const KEPT: u32 = 0o777;
+/// How often a place may change its kind at the last moment.
+const ATTEMPTS: usize = 8;
 
 /// A file that can be written.
 #[derive(Debug)]
@@ -25,9 +38,21 @@ pub struct Pending {
 #[derive(Debug)]
 enum Place {
     /// A new text, put in the target's place at the end.
-    Beside { new: Aside, target: PathBuf },
-    /// A pipe, a device or an inherited descriptor: there is nothing to rename.
-    Direct(File),
+    Beside(Aside),
+    /// There is nothing to replace.
+    Direct(Stream),
+}
+
+/// What is to be done with what is there.
+#[derive(Debug)]
+enum Target {
+    Absent,
+    /// A file that may be replaced, ours or in our own closed directory.
+    File(Entry),
+    /// A file on whose name something is mounted.
+    Mounted(Entry),
+    /// A pipe or a device.
+    Stream(Entry),
 }
 
 impl Pending {
@@ -36,145 +61,233 @@ impl Pending {
     /// # Errors
     /// If it cannot be written, with what to do about it.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
-        let place = Self::place(path)?;
-        Ok(Self { named: path.into(), place })
-    }
-
-    fn place(path: &Path) -> anyhow::Result<Place> {
         let shown = path.display();
-        let found = fs::metadata(path);
-        if let Ok(found) = &found {
-            if found.is_dir() {
+        let place = match walk(path) {
+            Ok(End::Spot(spot)) => Self::place(path, spot)?,
+            Ok(End::Descriptor(number)) => Place::Direct(Stream::inherited(&number).ok_or_else(|| {
+                let number = number.display();
+                hinted(
+                    format!("cannot write {shown}: descriptor {number} is not open here"),
+                    format!("open it where you start gpuresid: {number}>FILE, or name a file"),
+                )
+            })?),
+            Ok(End::Directory) => {
                 return Err(hinted(
                     format!("cannot write {shown}: it is a directory"),
                     format!("name a file in it: {shown}/report.json"),
                 ));
             }
-            if is_descriptor(path) || !found.is_file() {
-                return open_directly(path, found.file_type().is_fifo()).map(Place::Direct);
+            Err(blocked) => return Err(no_way(path, &blocked)),
+        };
+        Ok(Self { named: path.into(), place })
+    }
+
+    fn place(path: &Path, spot: Spot) -> anyhow::Result<Place> {
+        let shown = path.display();
+        let (found, in_place) = match target(&spot).map_err(|refusal| refusal.told(path))? {
+            Target::Absent | Target::File(_) => {
+                let directory = spot.shown.clone();
+                let aside = Aside::create(spot).map_err(|error| cannot_create(path, &directory, &error))?;
+                return Ok(Place::Beside(aside));
             }
+            Target::Mounted(found) => (found, true),
+            Target::Stream(found) => (found, false),
+        };
+        match Stream::open(&spot, &found, in_place) {
+            Ok(stream) => Ok(Place::Direct(stream)),
+            // Opening a pipe that nobody reads would wait for ever; here it is an error instead.
+            Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => Err(hinted(
+                format!("cannot write {shown}: nobody reads from this pipe"),
+                "start the reader first, or name a file",
+            )),
+            Err(error) => Err(anyhow::Error::new(error).context(format!("cannot write {shown}"))),
         }
-        if let Some(name) = descriptor(path) {
-            return Err(hinted(
-                format!("cannot write {shown}: descriptor {name} is not open here"),
-                format!("open it where you start gpuresid: {name}>FILE, or name a file"),
-            ));
-        }
-        let target = follow_links(path).with_context(|| format!("cannot write {shown}"))?;
-        let directory = directory_of(&target);
-        if let Some(owner) = guarded_by(&target, directory) {
-            return Err(hinted(
-                format!(
-                    "cannot write {shown}: it belongs to user id {owner}, and in {} only its owner may replace it",
-                    directory.display()
-                ),
-                "name a file that does not exist yet, or one of your own",
-            ));
-        }
-        let new = Aside::create_in(directory).map_err(|error| cannot_create(path, directory, &error))?;
-        Ok(Place::Beside { new, target })
     }
 
     /// Writes the file and puts it in place.
     ///
     /// # Errors
-    /// If writing or renaming fails; what was there before is then still there, and a text that is whole is kept beside
-    /// it, with the command that moves it.
+    /// If writing or the last step fails; what was there before is then still there, and a text that is whole is kept
+    /// beside it, with the command that moves it.
     pub fn write(self, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyhow::Result<()> {
         let named = self.named;
-        let context = || format!("cannot write {}", named.display());
-        match self.place {
-            Place::Direct(file) => {
-                let mut out = BufWriter::new(file);
-                fill(&mut out).and_then(|()| out.flush()).with_context(context)
+        let failed = |error: io::Error| not_written(&named, error);
+        let mut new = match self.place {
+            Place::Direct(stream) => {
+                let mut text = Vec::new();
+                fill(&mut text).map_err(failed)?;
+                return stream.write(&text).map_err(|error| match stream {
+                    Stream::InPlace(_) => kept_aside(&named, None, &error.to_string(), save(&mut &*text)),
+                    _ => failed(error),
+                });
             }
-            Place::Beside { new, target } => {
-                // Before the first byte: an old report may have been for its owner alone.
-                if let Some(old) = fs::symlink_metadata(&target).ok().filter(Metadata::is_file) {
-                    new.take_after(&old).with_context(context)?;
-                }
-                let mut out = BufWriter::new(new.file());
-                fill(&mut out).and_then(|()| out.flush()).with_context(context)?;
-                drop(out);
-                new.replace(&target).map_err(|not_placed| kept_aside(&named, &target, &not_placed))
-            }
+            Place::Beside(new) => new,
+        };
+        // Before the first byte: an old report may have been for its owner alone.
+        if let Ok(Target::File(old)) = target(&new.spot) {
+            take_after(&new, &old).map_err(failed)?;
         }
+        let mut out = BufWriter::new(&new.file);
+        fill(&mut out).and_then(|()| out.flush()).map_err(failed)?;
+        drop(out);
+        new.finish().map_err(failed)?;
+        replace(&mut new).map_err(|why| {
+            let target = new.spot.path();
+            kept_aside(&named, Some(&target), &why, new.keep())
+        })
     }
 
-    /// The file that will be replaced, to find out whether two reports go to the same one.
-    pub(super) fn target(&self) -> Option<PathBuf> {
+    /// The place of the file that will be replaced, to find out whether two reports go to the same one.
+    pub(super) fn target(&self) -> Option<((u32, u32, u64), OsString)> {
         match &self.place {
             Place::Direct(_) => None,
-            Place::Beside { target, .. } => {
-                Some(fs::canonicalize(directory_of(target)).ok()?.join(target.file_name()?))
+            Place::Beside(new) => Some((new.spot.above().ok()?.id, new.spot.name.clone())),
+        }
+    }
+}
+
+/// Whether a file with something in it is there, which will be replaced.
+pub(super) fn is_there(path: &Path) -> bool {
+    let Ok(End::Spot(spot)) = walk(path) else { return false };
+    spot.entry().ok().flatten().is_some_and(|found| found.kind == FileType::RegularFile && found.size > 0)
+}
+
+/// Why something is left alone.
+#[derive(Debug)]
+enum Refusal {
+    /// It belongs to this user.
+    Theirs(u32),
+    Directory,
+    NoFile,
+    Unseen(Errno),
+}
+
+impl Refusal {
+    fn told(&self, path: &Path) -> anyhow::Error {
+        let message = format!("cannot write {}: {self}", path.display());
+        match self {
+            Self::Theirs(_) => hinted(message, "name a file that does not exist yet, or one of your own"),
+            Self::Directory | Self::NoFile | Self::Unseen(_) => hinted(message, "name a file"),
+        }
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Theirs(uid) => write!(f, "it belongs to another user (user id {uid})"),
+            Self::Directory => f.write_str("it is a directory"),
+            Self::NoFile => f.write_str("it is neither a file, a pipe nor a terminal"),
+            Self::Unseen(error) => io::Error::from(*error).fmt(f),
+        }
+    }
+}
+
+/// The rule.
+fn target(spot: &Spot) -> Result<Target, Refusal> {
+    let above = spot.above().map_err(Refusal::Unseen)?;
+    let Some(found) = spot.entry().map_err(Refusal::Unseen)? else { return Ok(Target::Absent) };
+    // In our own directory all that is there is ours to replace.
+    let may_go = found.is_mine() || above.is_mine() && above.is_closed();
+    match found.kind {
+        FileType::RegularFile if found.is_mounted_in(&above) => {
+            if found.is_mine() || above.is_closed() {
+                Ok(Target::Mounted(found))
+            } else {
+                Err(Refusal::Theirs(found.uid))
             }
         }
+        FileType::RegularFile if may_go => Ok(Target::File(found)),
+        FileType::Fifo if may_go || above.vouches_for(&found) => Ok(Target::Stream(found)),
+        // Only root makes devices.
+        FileType::CharacterDevice => Ok(Target::Stream(found)),
+        FileType::Directory => Err(Refusal::Directory),
+        FileType::RegularFile | FileType::Fifo | FileType::Symlink if !found.is_mine() => {
+            Err(Refusal::Theirs(found.uid))
+        }
+        _ => Err(Refusal::NoFile),
     }
 }
 
-/// `/dev/fd/3` may lead to a regular file, which the shell opened for us: it is written, never replaced.
-pub(super) fn is_descriptor(path: &Path) -> bool {
-    descriptor(path).is_some() || ["/dev/stdout", "/dev/stderr"].iter().any(|name| path == Path::new(name))
-}
-
-/// The `3` of `/dev/fd/3`.
-fn descriptor(path: &Path) -> Option<&str> {
-    let directory = path.parent()?;
-    let is = ["/dev/fd", "/proc/self/fd"].iter().any(|of_descriptors| directory == Path::new(of_descriptors));
-    path.file_name()?.to_str().filter(|_| is)
-}
-
-fn open_directly(path: &Path, is_fifo: bool) -> anyhow::Result<File> {
-    let shown = path.display();
-    // Opening a pipe that nobody reads would wait for ever; the flag makes it an error instead.
-    let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
-    let file = OpenOptions::new().append(true).custom_flags(if is_fifo { nonblocking } else { 0 }).open(path).map_err(
-        |error| match error.raw_os_error() {
-            Some(code) if is_fifo && code == rustix::io::Errno::NXIO.raw_os_error() => hinted(
-                format!("cannot write {shown}: nobody reads from this pipe"),
-                "start the reader first, or name a file",
-            ),
-            _ => anyhow::Error::new(error).context(format!("cannot write {shown}")),
-        },
-    )?;
-    if is_fifo {
-        let flags = rustix::fs::fcntl_getfl(&file)? - rustix::fs::OFlags::NONBLOCK;
-        rustix::fs::fcntl_setfl(&file, flags)?;
+/// Takes over who may read a file of ours that will be replaced. Another group gets no more than everybody.
+fn take_after(new: &Aside, old: &Entry) -> io::Result<()> {
+    if !old.is_mine() {
+        return Ok(());
     }
-    Ok(file)
+    let same_group = std::os::unix::fs::MetadataExt::gid(&new.file.metadata()?) == old.gid;
+    let mode = old.mode & KEPT;
+    let mode = if same_group { mode } else { mode & !0o070 | (mode & 0o007) << 3 };
+    Ok(fchmod(&new.file, Mode::from_raw_mode(mode))?)
 }
 
-/// Where a chain of symbolic links ends, whether or not a file is there yet: the link stays, its target is replaced.
-fn follow_links(path: &Path) -> io::Result<PathBuf> {
-    let mut path = path.to_path_buf();
-    for _ in 0..MOST_LINKS {
-        match fs::read_link(&path) {
-            Ok(next) => path = path.parent().unwrap_or(Path::new("")).join(next),
-            Err(_) => return Ok(path),
+/// Puts the text in place in one step.
+fn replace(new: &mut Aside) -> Result<(), String> {
+    for _ in 0..ATTEMPTS {
+        match target(&new.spot).map_err(|refusal| refusal.to_string())? {
+            Target::Absent => match new.put() {
+                // Perhaps by another run of ours.
+                Err(Errno::EXIST) => {}
+                done => return done.map_err(|error| io::Error::from(error).to_string()),
+            },
+            Target::File(_) => {
+                let done = new.exchange(|out| matches!(target(out), Ok(Target::File(_))));
+                match done {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    done => return done.map_err(|error| error.to_string()),
+                }
+            }
+            Target::Mounted(_) | Target::Stream(_) => return Err("something else was put in its place".into()),
         }
     }
-    Err(io::Error::other("too many symbolic links"))
+    Err("what is there keeps changing".into())
 }
 
-/// The owner of a file that we may not replace although we may make files beside it, as in `/tmp`.
-fn guarded_by(target: &Path, directory: &Path) -> Option<u32> {
-    const STICKY: u32 = 0o1000;
-    let me = rustix::process::geteuid();
-    let (file, directory) = (fs::symlink_metadata(target).ok()?, fs::metadata(directory).ok()?);
-    let mine = me.is_root() || [file.uid(), directory.uid()].contains(&me.as_raw());
-    (directory.mode() & STICKY != 0 && !mine).then_some(file.uid())
+fn not_written(named: &Path, error: io::Error) -> anyhow::Error {
+    let too_large = error.kind() == io::ErrorKind::FileTooLarge;
+    let error = anyhow::Error::new(error).context(format!("cannot write {}", named.display()));
+    if !too_large {
+        return error;
+    }
+    hinted(format!("{error:#}"), "it is larger than files may be here: ulimit -f says how large, in kB in bash")
+}
+
+fn no_way(path: &Path, blocked: &Blocked) -> anyhow::Error {
+    let shown = path.display();
+    match blocked {
+        Blocked::Link { path: link, stranger: Some(uid) } => hinted(
+            format!(
+                "cannot write {shown}: {} is a link that another user made (user id {uid}); it is not followed",
+                link.display()
+            ),
+            "name a file in a directory of your own",
+        ),
+        Blocked::Link { path: link, stranger: None } => hinted(
+            format!(
+                "cannot write {shown}: {} is a link in a directory that others may write to; it is not followed",
+                link.display()
+            ),
+            "name the place that it leads to",
+        ),
+        Blocked::At(at, error) => {
+            // What is missing is said as it was typed.
+            let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+            let directory = if *error == Errno::NOENT { above.unwrap_or(at) } else { at };
+            cannot_create(path, directory, &io::Error::from(*error))
+        }
+    }
 }
 
 /// A text that is whole and could not be put in place: where it is, and how to get it to a place.
-fn kept_aside(named: &Path, target: &Path, not_placed: &NotPlaced) -> anyhow::Error {
-    let message = format!("cannot write {}: {}", named.display(), not_placed.error);
-    let Some(kept) = &not_placed.kept else { return anyhow::Error::msg(message) };
+fn kept_aside(named: &Path, target: Option<&Path>, why: &str, kept: Option<PathBuf>) -> anyhow::Error {
+    let message = format!("cannot write {}: {why}", named.display());
+    let Some(kept) = kept else { return anyhow::Error::msg(message) };
     let message = format!("{message}; the text is in {}", kept.display());
     let word = |path: &Path| text::shell_word(path.to_str()?);
     let step = || {
-        let directory = directory_of(target);
+        let target = target?;
+        let directory = target.parent()?;
         if !directory.exists() {
-            return Some(format!("mkdir -p {} && mv {} {}", word(directory)?, word(kept)?, word(target)?));
+            return Some(format!("mkdir -p {} && mv {} {}", word(directory)?, word(&kept)?, word(target)?));
         }
         // What is in the way stays.
         let free = if target.is_dir() {
@@ -184,7 +297,7 @@ fn kept_aside(named: &Path, target: &Path, not_placed: &NotPlaced) -> anyhow::Er
             name.push(".new");
             name.into()
         };
-        Some(format!("mv {} {}", word(kept)?, word(&free)?))
+        Some(format!("mv {} {}", word(&kept)?, word(&free)?))
     };
     match step() {
         Some(step) => hinted(message, format!("move it to a place: {step}")),
@@ -222,9 +335,12 @@ fn cannot_create(path: &Path, directory: &Path, error: &io::Error) -> anyhow::Er
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
     use std::{
+        fs::{self, OpenOptions},
         io::Read,
-        os::unix::fs::{PermissionsExt, chown, symlink},
+        os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink},
+        sync::atomic::{AtomicBool, Ordering},
     };
 
     fn write(path: &Path, text: &str) -> anyhow::Result<()> {
@@ -263,22 +379,32 @@ mod tests {
     }
 
     #[test]
-    fn who_may_read_it_stays_the_same() {
+    fn who_may_read_a_report_of_ours_stays_the_same() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("r.json");
-        for mode in [0o600, 0o640, 0o666] {
+        for mode in [0o600, 0o640, 0o666, 0o4755] {
             fs::write(&path, "old").unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            let other = rustix::process::geteuid().is_root();
-            if other {
-                chown(&path, Some(65_534), Some(65_533)).unwrap();
-            }
             write(&path, "new").unwrap();
-            let now = fs::metadata(&path).unwrap();
-            assert_eq!(now.permissions().mode() & 0o7777, mode);
-            assert!(!other || (now.uid(), now.gid()) == (65_534, 65_533));
-            assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, mode & 0o777);
         }
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        // Another group's report: that group is not given the new one, nor more than everybody has.
+        for (mode, now) in [(0o640, 0o600), (0o664, 0o644), (0o646, 0o666)] {
+            chown(&path, None, Some(65_533)).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            write(&path, "new").unwrap();
+            let found = fs::metadata(&path).unwrap();
+            assert_eq!((found.mode() & 0o7777, found.gid()), (now, rustix::process::getegid().as_raw()), "{mode:o}");
+        }
+        // In our own directory another's file is replaced, and nothing of him is taken over.
+        chown(&path, Some(65_534), None).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+        write(&path, "new").unwrap();
+        let found = fs::metadata(&path).unwrap();
+        assert_eq!((found.uid(), found.mode() & 0o133), (0, 0));
     }
 
     #[test]
@@ -307,6 +433,59 @@ mod tests {
             assert_eq!(fs::read_to_string(dir.path().join("sub/real.json")).unwrap(), text);
         }
         assert!(fs::symlink_metadata(dir.path().join("link.json")).unwrap().is_symlink());
+    }
+
+    /// `turned` becomes a link of another user's to `target` and back, all the time.
+    fn turning(turned: &str, target: &str) {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (victim, way, trap) = (dir.path().join("victim"), dir.path().join("way"), dir.path().join("trap"));
+        fs::create_dir(&victim).unwrap();
+        fs::write(victim.join("r.json"), "precious").unwrap();
+        fs::create_dir(&way).unwrap();
+        for open in [dir.path(), &way] {
+            fs::set_permissions(open, fs::Permissions::from_mode(0o777)).unwrap();
+        }
+        let path = way.join("r.json");
+        fs::write(&path, "old").unwrap();
+        symlink(dir.path().join(target), &trap).unwrap();
+        lchown(&trap, Some(65_534), None).unwrap();
+        let turned = dir.path().join(turned);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let _ = renameat_with(CWD, &trap, CWD, &turned, RenameFlags::EXCHANGE);
+                }
+            });
+            let (mut written, mut refused) = (0, 0);
+            for _ in 0..20_000 {
+                if write(&path, "new").is_ok() {
+                    written += 1
+                } else {
+                    refused += 1
+                }
+                if written > 100 && refused > 100 {
+                    break;
+                }
+            }
+            over.store(true, Ordering::Relaxed);
+            assert!(written > 0 && refused > 0, "{written} written, {refused} refused");
+        });
+        assert_eq!(names(&victim), ["r.json"]);
+        assert_eq!(fs::read_to_string(victim.join("r.json")).unwrap(), "precious");
+    }
+
+    #[test]
+    fn a_directory_that_turns_into_a_link_leads_nowhere() {
+        turning("way", "victim");
+    }
+
+    #[test]
+    fn a_report_that_turns_into_a_link_leads_nowhere() {
+        turning("way/r.json", "victim/r.json");
     }
 
     #[test]
@@ -348,9 +527,15 @@ mod tests {
     fn an_inherited_descriptor_is_written_and_never_replaced() {
         use std::os::fd::AsRawFd;
         let mut file = tempfile::tempfile().unwrap();
-        write(Path::new(&format!("/dev/fd/{}", file.as_raw_fd())), "report").unwrap();
+        let path = PathBuf::from(format!("/dev/fd/{}", file.as_raw_fd()));
+        assert!(Pending::open(&path).is_err(), "a file of our own is none that was handed to us");
+        rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty()).unwrap();
+        write(&path, "report").unwrap();
+        write(&path, " two").unwrap();
         let mut text = String::new();
+        std::io::Seek::rewind(&mut file).unwrap();
         file.read_to_string(&mut text).unwrap();
-        assert_eq!(text, "report");
+        // The place in the file is shared with whoever opened it.
+        assert_eq!(text, "report two");
     }
 }

@@ -2,15 +2,11 @@
 
 use super::{
     json,
-    pending::{Pending, is_descriptor},
+    pending::{Pending, is_there},
     words,
 };
 use crate::model::{Observation, Report};
-use std::{
-    fmt, fs,
-    path::{Path, PathBuf},
-    str::FromStr,
-};
+use std::{fmt, path::PathBuf, str::FromStr};
 
 /// A format of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,8 +93,8 @@ impl FromStr for ReportTarget {
 
 /// What has to be said of these reports when a run does not come about: a file that is there is not of this run.
 pub fn earlier_reports(targets: &[ReportTarget]) -> Option<String> {
-    let there = |path: &Path| !is_descriptor(path) && fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() > 0);
-    let mut paths: Vec<_> = targets.iter().filter(|t| there(&t.path)).map(|t| t.path.display().to_string()).collect();
+    let mut paths: Vec<_> =
+        targets.iter().filter(|t| is_there(&t.path)).map(|t| t.path.display().to_string()).collect();
     paths.dedup();
     match paths.len() {
         0 => None,
@@ -156,6 +152,7 @@ impl Targets {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn parsed(text: &str) -> Result<(Format, String), String> {
         text.parse::<ReportTarget>()
