@@ -118,10 +118,10 @@ fn pour(mut file: &File, mut bytes: &[u8], patience: Option<Duration>) -> io::Re
 /// Makes sure of the room before the first byte of the old text is gone.
 fn overwrite(file: &File, bytes: &[u8]) -> io::Result<()> {
     let length = bytes.len() as u64;
-    match fallocate(file, FallocateFlags::KEEP_SIZE, 0, length) {
-        Err(error @ (Errno::NOSPC | Errno::FBIG | Errno::DQUOT)) => return Err(error.into()),
-        // Most others cannot tell beforehand.
-        _ => {}
+    let room = fallocate(file, FallocateFlags::KEEP_SIZE, 0, length);
+    // Not every file system can tell beforehand.
+    if let Err(error @ (Errno::NOSPC | Errno::FBIG | Errno::DQUOT)) = room {
+        return Err(error.into());
     }
     file.write_all_at(bytes, 0)?;
     file.set_len(length)
