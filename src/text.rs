@@ -6,6 +6,7 @@ pub mod name;
 pub mod program;
 mod secrets;
 
+use crate::model::Argv;
 use std::{ffi::OsString, os::unix::ffi::OsStrExt};
 use unicode_width::UnicodeWidthChar;
 
@@ -154,13 +155,14 @@ fn fill<'a>(parts: impl Iterator<Item = &'a str>, columns: usize) -> Vec<String>
 
 /// A command line for reports: secrets hidden, made safe, cut at a length that still identifies it. A process without
 /// one goes by its short name in brackets.
-pub fn display_command(argv: &[String], comm: &str) -> String {
+pub fn display_command(argv: &Argv, comm: &str) -> String {
+    let argv = argv.shown();
     if argv.iter().all(String::is_empty) {
         return format!("[{}]", clean(comm));
     }
     // Programs that set their title leave empty arguments behind it.
     let end = argv.iter().rposition(|arg| !arg.is_empty()).map_or(0, |last| last + 1);
-    let line = secrets::hide(argv.get(..end).unwrap_or(argv)).join(" ");
+    let line = secrets::hide(argv.get(..end).unwrap_or(&argv)).join(" ");
     let cut: String = line.chars().take(LONGEST_COMMAND).collect();
     let mut shown = clean(&cut);
     if cut.len() < line.len() {
@@ -171,7 +173,11 @@ pub fn display_command(argv: &[String], comm: &str) -> String {
 
 /// An argument vector for reports: secrets hidden and made safe, one argument each, cut at a length that still
 /// identifies it. Doing it twice changes nothing more.
-pub fn display_argv(argv: &[String]) -> Vec<String> {
+pub fn display_argv(argv: &Argv) -> Argv {
+    argv.with(safe_words(argv.words()))
+}
+
+fn safe_words(argv: &[String]) -> Vec<String> {
     let mut room = LONGEST_ARGV;
     let mut shown = Vec::with_capacity(argv.len());
     for arg in secrets::hide(argv) {
@@ -188,8 +194,8 @@ pub fn display_argv(argv: &[String]) -> Vec<String> {
 }
 
 /// As [`display_argv`], for arguments as the system has them.
-pub fn display_arguments(argv: &[OsString]) -> Vec<String> {
-    display_argv(&argv.iter().map(|arg| from_bytes(arg.as_bytes())).collect::<Vec<_>>())
+pub fn display_arguments(argv: &[OsString]) -> Argv {
+    safe_words(&argv.iter().map(|arg| from_bytes(arg.as_bytes())).collect::<Vec<_>>()).into()
 }
 
 /// A foreign word as a part of a command to paste: quoted where a shell would act on it. `None` where it cannot be pasted
@@ -220,7 +226,7 @@ fn quoted(word: &str, may_be_bare: bool) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn argv(args: &[&str]) -> Vec<String> {
+    fn argv(args: &[&str]) -> Argv {
         args.iter().map(|a| (*a).into()).collect()
     }
 
@@ -289,19 +295,19 @@ mod tests {
         let long = display_command(&argv(&["python", &"x".repeat(10_000)]), "python");
         assert_eq!(long.chars().count(), LONGEST_COMMAND + 1);
         assert!(long.ends_with("x…"));
-        assert_eq!(display_command(&[], "kworker\n"), "[kworker\\n]");
-        assert_eq!(display_argv(&argv(&["a", "--token=x", "b\nc"])), ["a", "--token=***", "b\\nc"]);
+        assert_eq!(display_command(&argv(&[]), "kworker\n"), "[kworker\\n]");
+        assert_eq!(display_argv(&argv(&["a", "--token=x", "b\nc"])).words(), ["a", "--token=***", "b\\nc"]);
     }
 
     #[test]
     fn an_argument_vector_is_cut_once() {
         let long = argv(&["python", &"x".repeat(LONGEST_ARGV), "more"]);
         let once = display_argv(&long);
-        assert_eq!((once.len(), once[1].ends_with("x…")), (2, true));
-        assert_eq!(once.concat().chars().count(), LONGEST_ARGV + 1);
+        assert_eq!((once.words().len(), once.words()[1].ends_with("x…")), (2, true));
+        assert_eq!(once.words().concat().chars().count(), LONGEST_ARGV + 1);
         assert_eq!(display_argv(&once), once);
         let bytes = std::os::unix::ffi::OsStringExt::from_vec(b"caf\xe9\n".to_vec());
-        assert_eq!(display_arguments(&[bytes]), ["caf\\xe9\\n"]);
+        assert_eq!(display_arguments(&[bytes]).words(), ["caf\\xe9\\n"]);
     }
 
     #[test]
@@ -321,7 +327,7 @@ mod tests {
             assert_eq!(shell_word(word), None);
         }
         let line = argv(&["gpuresid", "-i", "0", "reclaim", "--report=a b.json", "--yes"]);
-        assert_eq!(shell_line(&line).as_deref(), Some("gpuresid -i 0 reclaim '--report=a b.json' --yes"));
-        assert_eq!(shell_line(&argv(&["gpuresid", "a\nb"])), None);
+        assert_eq!(shell_line(line.words()).as_deref(), Some("gpuresid -i 0 reclaim '--report=a b.json' --yes"));
+        assert_eq!(shell_line(argv(&["gpuresid", "a\nb"]).words()), None);
     }
 }

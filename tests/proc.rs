@@ -169,8 +169,8 @@ node('nvidia0'); ready(); forever()"
         assert_eq!(process.user.as_deref(), Some("root"));
     }
     assert!(process.comm.starts_with("python3"), "{}", process.comm);
-    assert!(process.argv[0].ends_with("python3"));
-    assert_eq!(process.argv.last().unwrap().as_str(), dev.path().to_str().unwrap());
+    assert!(process.argv.words()[0].ends_with("python3"));
+    assert_eq!(process.argv.words().last().unwrap().as_str(), dev.path().to_str().unwrap());
     assert_eq!((process.threads, process.leader_gone, process.dying), (1, false, false));
     assert!(process.age_seconds.unwrap() < 600);
     assert_eq!(process.nspid, [child.pid()]);
@@ -212,7 +212,7 @@ ready(); end_main_thread()",
     assert_eq!((found.threads, found.dying), (4, false));
     assert_eq!(nodes(&found), [("nvidia0", 1), ("nvidiactl", 1)]);
     // The main thread has no command line any more, but the process has.
-    assert!(found.argv[0].ends_with("python3"), "{found:?}");
+    assert!(found.argv.words()[0].ends_with("python3"), "{found:?}");
     assert!(found.pid_namespace.is_some() && found.cgroup.is_some());
     assert!(reader.descendants(std::process::id()).iter().any(|p| p.id == found.id));
     assert!(reader.scan(&[]).uninspected.iter().all(|u| u.id != found.id));
@@ -426,10 +426,10 @@ node('nvidia0'); ready(); forever()"
     let found = find(&scan, child.pid()).unwrap();
     assert_eq!(found.comm, "a) R 1 (\n\u{fffd}");
     assert_eq!(found.ppid, std::process::id());
-    assert_eq!(found.argv[4].len(), 10_000);
-    assert_eq!(found.argv[5], "two\nlines\x1b[31m");
-    assert_eq!(found.argv[6], "\u{fffd}\u{fffd}");
-    assert_eq!(found.argv.len(), 200);
+    assert_eq!(found.argv.words()[4].len(), 10_000);
+    assert_eq!(found.argv.words()[5], "two\nlines\x1b[31m");
+    assert_eq!(found.argv.words()[6], "\u{fffd}\u{fffd}");
+    assert_eq!(found.argv.words().len(), 200);
 }
 
 #[test]
@@ -461,7 +461,7 @@ while True:
         let tree = reader.descendants(restless.pid());
         assert!(tree.iter().all(|p| p.ancestors.iter().any(|a| a.id.pid == 1)));
         for short in scan.processes.iter().filter(|p| p.ppid == restless.pid()) {
-            assert!(short.argv.is_empty() || short.argv[0].ends_with("python3"));
+            assert!(short.argv.is_empty() || short.argv.words()[0].ends_with("python3"));
             seen += 1;
         }
         scans += 1;
@@ -592,7 +592,7 @@ fn inner_nobody() {
     assert!(other.comm.starts_with("python3"));
     let listed = find(&scan, pid).unwrap();
     assert_eq!((&listed.files, listed.id), (&None, other.id), "unknown is not none");
-    assert!(listed.argv[0].ends_with("python3"));
+    assert!(listed.argv.words()[0].ends_with("python3"));
     assert_eq!(scan.gaps, []);
     // Nobody needs to inspect threads of the kernel (PF_KTHREAD, in the flags of `stat`).
     for who in &scan.uninspected {

@@ -79,6 +79,37 @@ fn environment(rig: &Rig) -> Vec<(&'static str, String)> {
     ]
 }
 
+/// Whatever the argument is, an ordinary word too, and however the program was called.
+#[test]
+fn no_argument_survives_in_a_sentence() {
+    let rig = Rig::new();
+    let python = Command::new("sh").args(["-c", "command -v python3"]).output().unwrap().stdout;
+    let mut argv = rig.program_of(
+        "print falcon spawn-session { alloc 0 1GiB print falcon ready left hold } wait-file left".split_whitespace(),
+    );
+    argv[0] = String::from_utf8(python).unwrap().trim().into();
+    for (option, tells) in [("", true), ("--redact", false)] {
+        let _ = fs::remove_file(rig.path("left"));
+        let reports =
+            format!("--report {} --report observation:{}", rig.path("r.json").display(), rig.path("o.json").display());
+        let end = rig.launch(rig.check_of(&format!("--settle 1s {reports} {option}"), &argv)).wait();
+        end.expect_code(121);
+        let texts = [end.stderr.clone(), rig.report("r.json").to_string(), rig.report("o.json").to_string()];
+        for text in texts.iter().chain([&rig.run(&format!("status {option}")).stdout]) {
+            assert_eq!(has_word(text, "falcon"), tells, "{option}: {text}");
+            assert!(tells || !text.contains("cuda.py"), "{text}");
+        }
+        let disturbed = end.stderr.lines().find(|line| line.contains("isturbs")).unwrap();
+        assert_eq!(disturbed.contains("(python3 ***)"), !tells, "{}", end.stderr);
+        let left = rig.wait_for("left");
+        let plan = rig.run(&format!("reclaim --pid {left} {option}"));
+        assert!(plan.stdout.contains("python3") && (tells || !has_word(&plan.stdout, "falcon")), "{}", plan.stdout);
+        rustix::process::kill_process(rustix::process::Pid::from_raw(left.try_into().unwrap()).unwrap(), Signal::KILL)
+            .unwrap();
+        wait_until("the leftover to end", || !support::alive(left));
+    }
+}
+
 /// A server of the multi-process service below its daemon: what ends it names its directory.
 const SERVER: &str =
     "rename nvidia-cuda-mps spawn { rename nvidia-cuda-mps context 0 free 0 452MiB ready server hold } hold";

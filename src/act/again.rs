@@ -37,7 +37,7 @@ pub(super) fn restarter(world: &World<'_>, process: &Process, planned: &BTreeSet
 
 fn is_at_a_prompt(process: &Process) -> bool {
     let name = process.argv.first().map_or("", |program| program.rsplit('/').next().unwrap_or(program));
-    SHELLS.contains(&name) && process.argv.iter().skip(1).all(|a| a.starts_with('-') && a != "-c")
+    SHELLS.contains(&name) && process.argv.words().iter().skip(1).all(|a| a.starts_with('-') && a != "-c")
 }
 
 /// Somebody who may start it again lives: it is worth looking on.
@@ -60,7 +60,11 @@ pub(super) fn started(plan: &Plan, reader: &ProcReader) -> Vec<(ProcId, ProcId)>
             // Whoever stood beside it before is a sibling.
             let since = plan.began.unwrap_or(step.target.id.start_ticks + 1);
             let younger = process.id.start_ticks >= since && !known.contains(&process.id);
-            if same_place && younger && is_alike(&process.argv, &step.argv) && !again.contains(&(process.id, *parent)) {
+            if same_place
+                && younger
+                && is_alike(process.argv.words(), step.argv.words())
+                && !again.contains(&(process.id, *parent))
+            {
                 again.push((process.id, *parent));
             }
         }

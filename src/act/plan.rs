@@ -39,7 +39,7 @@ pub struct Step {
     /// Its ancestors, to know whose worker it is.
     pub ancestors: Vec<ProcId>,
     /// Its command line, to know it when it is started again.
-    pub argv: Vec<String>,
+    pub argv: crate::model::Argv,
 }
 
 /// The plan.

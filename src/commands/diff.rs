@@ -33,6 +33,10 @@ pub(super) fn run(global: &Global, args: &DiffArgs) -> anyhow::Result<Ending> {
     };
     align(&before, &mut after);
     comparable(&before, &after)?;
+    if global.redact {
+        redact::arguments(&mut before);
+        redact::arguments(&mut after);
+    }
     let run_id = snapshot_id(&before.boot_id, before.observer.id);
     let scope = match args.scope {
         Some(scope) => scope.into(),

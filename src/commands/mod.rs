@@ -69,7 +69,12 @@ pub fn run(cli: Cli) -> anyhow::Result<Ending> {
 fn session_options(global: &Global) -> SessionOptions {
     SessionOptions {
         source: Source::Nvml { library: global.nvml_lib.clone() },
-        proc: ProcOptions { procfs: global.procfs.clone(), dev: global.dev.clone(), ..ProcOptions::default() },
+        proc: ProcOptions {
+            procfs: global.procfs.clone(),
+            dev: global.dev.clone(),
+            hide_arguments: global.redact,
+            ..ProcOptions::default()
+        },
         selection: selection(global),
         open_timeout: global.nvml_timeout.unwrap_or(OPEN_TIMEOUT),
         look_timeout: global.nvml_timeout.unwrap_or(LOOK_TIMEOUT),

@@ -118,9 +118,9 @@ fn launches(scene: &Scene<'_>, parent: &Ancestor, process: &Process, known: &Kno
 
 /// The same program with the same script.
 fn same_script(one: &Process, other: &Process) -> bool {
-    one.argv.len() > 1
-        && one.argv.get(..2) == other.argv.get(..2)
-        && other.argv.get(1).is_some_and(|a| !a.starts_with('-'))
+    one.argv.words().len() > 1
+        && one.argv.words().get(..2) == other.argv.words().get(..2)
+        && other.argv.words().get(1).is_some_and(|a| !a.starts_with('-'))
 }
 
 /// A process that a rank started, and that has the rank's environment from it.

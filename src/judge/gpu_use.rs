@@ -21,7 +21,7 @@ pub(super) fn used_gpu(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged]) -> O
     }
     // A daemon may have done it: of who came meanwhile nobody knows for whom.
     let newcomer = run.trace.seen.iter().any(|s| s.listed && run.lineage(s.into()) == Lineage::Unknown);
-    let sees_all = !run.after.observer.out_of_sight() && !lineage::is_client(&command.argv, "");
+    let sees_all = !run.after.observer.out_of_sight() && !lineage::is_client(command.argv.words(), "");
     let ran = command.ended_ms.map(|end| end.saturating_sub(command.started_ms));
     let watched = judged.iter().all(|j| {
         let trace = run.trace.device(&j.report.uuid);

@@ -315,9 +315,9 @@ impl Sign {
             Self::Comm(name) => process.comm.starts_with(name),
             Self::Program(name) => file_name(first.split(' ').next().unwrap_or(first)) == name,
             Self::Title(title) => first.starts_with(title),
-            Self::Argument(word) => process.argv.iter().any(|a| a == word || file_name(a) == word),
-            Self::FirstArgument(word) => process.argv.get(1).is_some_and(|a| a == word),
-            Self::Part(part) => process.argv.iter().any(|a| a.contains(part)),
+            Self::Argument(word) => process.argv.words().iter().any(|a| a == word || file_name(a) == word),
+            Self::FirstArgument(word) => process.argv.words().get(1).is_some_and(|a| a == word),
+            Self::Part(part) => process.argv.words().iter().any(|a| a.contains(part)),
             Self::Variable(name) => process.environment.contains_key(name),
             Self::Parent(name) => process.ancestors.first().is_some_and(|a| a.comm.starts_with(name)),
             Self::LeadsSession => u32::try_from(process.sid) == Ok(process.id.pid),
@@ -345,8 +345,8 @@ impl Sign {
 
 /// The connection file of a notebook's kernel, if its path can stand in a command.
 pub(crate) fn connection_file(process: &Process) -> Option<&str> {
-    let at = process.argv.iter().position(|a| a == "-f")?;
-    let path = process.argv.get(at + 1)?;
+    let at = process.argv.words().iter().position(|a| a == "-f")?;
+    let path = process.argv.words().get(at + 1)?;
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'/' | b'.' | b'_' | b'-' | b'+' | b'@');
     (path.ends_with(".json") && path.starts_with('/') && path.bytes().all(plain)).then_some(path.as_str())
 }

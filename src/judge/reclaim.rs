@@ -60,7 +60,7 @@ fn outlived_its_run(process: &Process, above: impl Fn(ProcId) -> Option<Process>
 pub(crate) fn is_agent(process: &Process) -> bool {
     const PROGRAMS: [&str; 5] = ["torchrun", "accelerate", "deepspeed", "horovodrun", "supervisord"];
     const MODULES: [&str; 3] = ["torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic"];
-    match runs(&process.argv) {
+    match runs(process.argv.words()) {
         Some(Runs::Program(name)) => PROGRAMS.contains(&name),
         Some(Runs::Module(name)) => MODULES.contains(&name),
         None => false,

@@ -32,8 +32,8 @@ impl<'a> Run<'a> {
         // A command that never touched a GPU itself may have had the work done elsewhere: by a daemon that nobody knows
         // by name, or by a client that was too quick to be seen.
         let client = (launch.command.is_some() && !own_was_listed && !own_has_files)
-            || launch.command.as_ref().is_some_and(|c| lineage::is_client(&c.argv, ""))
-            || trace.seen.iter().any(|s| own(s.id, &s.ancestors) && lineage::is_client(&s.argv, &s.comm));
+            || launch.command.as_ref().is_some_and(|c| lineage::is_client(c.argv.words(), ""))
+            || trace.seen.iter().any(|s| own(s.id, &s.ancestors) && lineage::is_client(s.argv.words(), &s.comm));
         Self {
             before,
             after,

@@ -83,7 +83,7 @@ pub enum SettleEnd {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Command {
     /// Program and arguments.
-    pub argv: Vec<String>,
+    pub argv: super::Argv,
     /// The process we started.
     pub id: ProcId,
     /// Milliseconds since the observation began.

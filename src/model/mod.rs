@@ -3,6 +3,7 @@
 //!
 //! Unknown is `None` or a [`Gap`], never 0 and never an empty list for a call that failed.
 
+mod argv;
 mod bytes;
 mod device;
 mod doctor;
@@ -22,6 +23,7 @@ mod snapshot;
 mod torch;
 mod trace;
 
+pub use argv::Argv;
 pub use bytes::{Bytes, Limit, ParseSizeError};
 pub use device::{
     Addressing, Bar1, Device, DeviceIdentity, DeviceLook, Entry, ListApi, ListKind, Look, Memory, MemoryApi,

@@ -129,7 +129,7 @@ pub struct Process {
     pub program: Option<String>,
     /// The command line; empty for a process that has none any more (a zombie), never had one, or whose memory could
     /// not be read in time.
-    pub argv: Vec<String>,
+    pub argv: super::Argv,
     /// State of the main thread.
     pub state: ProcessState,
     /// Number of threads, the main thread included.
@@ -244,7 +244,7 @@ pub struct Blocked {
 impl Process {
     /// The command line for people, or the short name in brackets where there is none.
     pub fn command_line(&self) -> String {
-        if self.argv.is_empty() { format!("[{}]", self.comm) } else { self.argv.join(" ") }
+        if self.argv.is_empty() { format!("[{}]", self.comm) } else { self.argv.shown().join(" ") }
     }
 
     /// Whether it has a file open that can hold memory. `None`: we may not look.

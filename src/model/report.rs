@@ -310,7 +310,7 @@ impl DeviceReport {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CommandReport {
     /// Program and arguments.
-    pub argv: Vec<String>,
+    pub argv: super::Argv,
     /// Its exit code, if it exited.
     pub exit_code: Option<i32>,
     /// The signal that ended it.

@@ -13,7 +13,7 @@ pub struct Seen {
     /// Its name.
     pub comm: String,
     /// Its command line.
-    pub argv: Vec<String>,
+    pub argv: super::Argv,
     /// Its real user.
     pub uid: Option<u32>,
     /// Its parent chain when it was first seen.

@@ -1,14 +1,15 @@
 //! `--redact`: what is handed on names no arguments, users or hosts. It works on the finished values, so that every
 //! format is covered by one pass, and so that a verdict is the same with it and without.
 //!
-//! Fields that are an argument vector, a command line, a user or a host are replaced as such; then every other text is
-//! searched for the same words, because sentences quote them. Program names stay: without them nobody could tell who
-//! is meant.
+//! Arguments are hidden where they are read ([`crate::model::Argv`]), so that no sentence can quote a command line.
+//! Fields that are a command line, a user or a host are replaced as such; then every other text is searched for the same
+//! words, because sentences also name files and users. Program names stay: without them nobody could tell who is meant.
 
 mod quotes;
 
 use crate::model::{
-    DoctorReport, Ghost, Holder, Launch, Observation, Process, ReclaimReport, Report, Snapshot, StatusReport, Trace,
+    Argv, DoctorReport, Ghost, Holder, Launch, Observation, Process, ReclaimReport, Report, Snapshot, StatusReport,
+    Trace,
 };
 use quotes::{hide_homes, hide_quoted, hide_word, program};
 use serde::{Serialize, de::DeserializeOwned};
@@ -67,14 +68,14 @@ pub fn run(observation: &mut Observation, report: &mut Report) {
         hide_in_snapshot(snapshot);
     }
     for seen in &mut observation.trace.seen {
-        hide_argv(&mut seen.argv);
+        seen.argv.hide();
     }
     if let Some(command) = &mut observation.launch.command {
-        hide_argv(&mut command.argv);
+        command.argv.hide();
     }
     report.host = None;
     if let Some(command) = &mut report.command {
-        hide_argv(&mut command.argv);
+        command.argv.hide();
     }
     for holder in &mut report.holders {
         hide_in_holder(holder);
@@ -121,6 +122,11 @@ pub fn lines(snapshot: &Snapshot) -> impl Fn(&str) -> String {
     move |line| words.hide(line)
 }
 
+/// Hides the arguments in a snapshot that was read from a file, before anything is said about it.
+pub fn arguments(snapshot: &mut Snapshot) {
+    snapshot.processes.iter_mut().flatten().for_each(|process| process.argv.hide());
+}
+
 /// Hides them in a snapshot.
 pub fn snapshot(snapshot: &mut Snapshot) {
     let words = Words::of([&*snapshot], None);
@@ -132,7 +138,7 @@ fn hide_in_snapshot(snapshot: &mut Snapshot) {
     snapshot.host = None;
     for process in snapshot.processes.iter_mut().flatten() {
         process.user = None;
-        hide_argv(&mut process.argv);
+        process.argv.hide();
         // Numbers of jobs and ranks stay; the rest is named by people, or names a machine or a path.
         for value in process.environment.values_mut().filter(|value| !is_number(value)) {
             *value = HIDDEN.into();
@@ -166,12 +172,6 @@ fn hide_person(fields: &mut serde_json::Map<String, Value>) {
     if let Some(Value::String(user)) = fields.get_mut("user") {
         *user = HIDDEN.into();
     }
-}
-
-fn hide_argv(argv: &mut Vec<String>) {
-    let Some(first) = argv.first() else { return };
-    let more = argv.len() > 1 || first.split_whitespace().nth(1).is_some();
-    *argv = std::iter::once(program(first).to_owned()).chain(more.then(|| HIDDEN.to_owned())).collect();
 }
 
 /// A name in brackets, or in parentheses where nothing is visible, is no command line.
@@ -243,8 +243,9 @@ impl Words {
         }
     }
 
-    fn argv(&mut self, argv: &[String], comm: &str) {
-        let line = crate::text::display_command(argv, comm);
+    fn argv(&mut self, argv: &Argv, comm: &str) {
+        let argv = argv.words();
+        let line = crate::text::display_command(&argv.to_vec().into(), comm);
         self.programs.extend(argv.first().map(|first| program(first).to_owned()));
         self.programs.insert(comm.to_owned());
         if line.split_whitespace().nth(1).is_some() && !line.starts_with('[') {
@@ -331,9 +332,6 @@ mod tests {
             hide_line(&mut text);
             assert_eq!(text, hidden);
         }
-        let mut argv = vec!["sshd: ann@pts/0".to_owned()];
-        hide_argv(&mut argv);
-        assert_eq!(argv, ["sshd:", HIDDEN]);
     }
 
     #[test]
@@ -341,7 +339,8 @@ mod tests {
         let mut words = Words::default();
         words.name(Some("ann"));
         words.name(Some("root"));
-        words.argv(&["python".into(), "train_7.py".into(), "--out=/home/ann/x.bin".into(), "hold".into()], "python");
+        let argv = ["python", "train_7.py", "--out=/home/ann/x.bin", "hold"].map(Into::into).to_vec();
+        words.argv(&argv.into(), "python");
         for (text, hidden) in [
             ("end PID 4 (python train_7.py --out=/ho)", "end PID 4 (python ***)"),
             ("its script is train_7.py, not another", "its script is ***, not another"),

@@ -3,7 +3,7 @@
 //! that does not name the program stands the program.
 
 use super::{clean, display_command, file_name};
-use crate::model::Process;
+use crate::model::{Argv, Process};
 
 /// The kernel keeps so many bytes of a name.
 const LONGEST_COMM: usize = 15;
@@ -12,7 +12,7 @@ const LONGEST_COMM: usize = 15;
 #[derive(Debug, Clone, Copy)]
 pub struct Name<'a> {
     /// Its arguments; the first can be a title of its own choice.
-    pub argv: &'a [String],
+    pub argv: &'a Argv,
     /// The kernel's short name, which it can change too.
     pub comm: &'a str,
     /// The file name of the program that runs, which it cannot; `None`: may not be read.
@@ -61,7 +61,7 @@ impl Name<'_> {
     }
 
     fn more_arguments(&self) -> bool {
-        self.argv.iter().filter(|arg| !arg.is_empty()).nth(1).is_some()
+        self.argv.words().iter().filter(|arg| !arg.is_empty()).nth(1).is_some()
     }
 
     /// The program, where the first argument does not name it.
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     fn name(argv: &[&str], comm: &str, program: Option<&str>) -> (String, String) {
-        let argv: Vec<String> = argv.iter().map(|a| (*a).into()).collect();
+        let argv: Argv = argv.iter().map(|a| (*a).to_owned()).collect();
         let name = Name { argv: &argv, comm, program };
         (name.whole(), name.short())
     }

@@ -38,7 +38,7 @@ pub(in crate::judge) fn process(id: ProcId, ancestors: Vec<Ancestor>, files: Opt
         user: Some("root".into()),
         comm: "python3".into(),
         program: None,
-        argv: vec!["python3".into(), "train.py".into()],
+        argv: ["python3", "train.py"].into(),
         state: ProcessState::Sleeping,
         threads: 3,
         age_seconds: Some(1),
@@ -149,7 +149,7 @@ pub(in crate::judge) fn launch(command: ProcId, root: ProcId, scope: Scope, all_
         run_id: "run".into(),
         scope,
         command: Some(Command {
-            argv: vec!["python3".into(), "train.py".into()],
+            argv: ["python3", "train.py"].into(),
             id: command,
             started_ms: 0,
             ended_ms: Some(1000),

@@ -197,7 +197,7 @@ fn after_the_fact_only_cudas_own_files_prove_sharing() {
 
 pub(super) fn mps_server(above: Vec<Ancestor>) -> Process {
     let mut server = process(id(80, 60_000), above, Some(files(20, 1, 1)));
-    (server.comm, server.argv) = ("nvidia-cuda-mps".into(), vec!["nvidia-cuda-mps-server".into()]);
+    (server.comm, server.argv) = ("nvidia-cuda-mps".into(), ["nvidia-cuda-mps-server"].into());
     server
 }
 
@@ -342,7 +342,7 @@ fn several_candidates_of_a_ghost_are_all_named_and_its_bytes_not_divided() {
 pub(super) fn rank(pid: u32, above: Vec<Ancestor>) -> Process {
     let mut rank = cuda(pid, above);
     rank.sid = i32::try_from(pid).unwrap();
-    rank.argv = ["/usr/bin/python3", "-u", "train.py"].map(Into::into).to_vec();
+    rank.argv = ["/usr/bin/python3", "-u", "train.py"].into();
     for (name, value) in [("TORCHELASTIC_RUN_ID", "none"), ("LOCAL_RANK", "0"), ("MASTER_PORT", "29500")] {
         rank.environment.insert(name.into(), value.into());
     }
@@ -363,7 +363,7 @@ fn a_rank_without_its_agent_is_an_orphan_and_one_with_it_is_ended_through_it() {
     assert_eq!(cause_of(&status(&snapshot(listed(&[(70, 4000), (71, 4000)]), two)), 70), Cause::Detached);
     // Its variables are inherited by what it starts and lets go, in the same session or in a new one.
     let mut daemon = rank(70, init());
-    daemon.argv = ["python3", "server.py"].map(Into::into).to_vec();
+    daemon.argv = ["python3", "server.py"].into();
     assert_eq!(cause_of(&one(daemon, 4000), 70), Cause::Detached);
     let mut let_go = rank(70, init());
     let_go.sid = 69;
@@ -392,7 +392,7 @@ fn a_detached_process_is_shown_what_its_end_gives_back_unless_it_has_an_owner() 
     for left_alone in [
         changed(|p| (p.uid, p.user) = (Some(1000), Some("alice".into()))),
         changed(|p| p.pid_namespace = Some(2)),
-        changed(|p| p.argv = vec!["/usr/bin/nv-hostengine".into()]),
+        changed(|p| p.argv = ["/usr/bin/nv-hostengine"].into()),
     ] {
         assert_eq!(commands(&one(left_alone, 4000)), [""; 0]);
     }
@@ -424,7 +424,7 @@ fn an_unknown_parent_is_never_to_be_ended_for_its_child() {
     for comm in ["tcsh", "ksh", "su", "sudo", "code", "node", "gnome-terminal-", "sshd-session", "tmux", "python3"] {
         let above = vec![ancestor(id(65, 6), comm), ancestor(id(1, 0), "init")];
         let mut server = cuda(70, above.clone());
-        server.argv = ["vllm", "serve", "model"].map(Into::into).to_vec();
+        server.argv = ["vllm", "serve", "model"].into();
         let report = one(server, 4000);
         assert_eq!(holder(&report.holders, 70).program.as_deref(), Some("vLLM engine"));
         assert_ne!(holder(&report.holders, 70).ends_with.as_deref(), Some("kill 65"), "{comm}");

@@ -158,7 +158,7 @@ impl Line {
                     .collect();
                 let mut made = process(id(p.pid, p.start_ticks), chain(p), Some(DeviceFiles { nodes }));
                 made.comm.clone_from(&p.comm);
-                made.argv = vec![p.comm.clone()];
+                made.argv = vec![p.comm.clone()].into();
                 made.uid = Some(p.uid);
                 made.threads = p.threads;
                 made.nspid.clone_from(&p.nspid);

@@ -49,7 +49,7 @@ fn reason(seen: &Seen, view: &TorchView) -> String {
     if !is_python(name) && !is_python(&seen.comm) {
         return format!("it is no Python program (`{name}`), or one that hides its name");
     }
-    if let Some(option) = ignores_environment(&seen.argv) {
+    if let Some(option) = ignores_environment(seen.argv.words()) {
         return format!("Python was started with -{option}, which {}", meaning(option));
     }
     if seen.marker.is_none() {

@@ -9,7 +9,7 @@ use super::{
     tree::Known,
 };
 use crate::{
-    model::{Gap, OnSigterm, ProcId, Process, ProcessState},
+    model::{Argv, Gap, OnSigterm, ProcId, Process, ProcessState},
     text,
 };
 use rustix::{
@@ -128,7 +128,7 @@ impl ProcReader {
             user: status.uid.and_then(|uid| self.user(uid)),
             comm: first.comm,
             program: program(dir, &below),
-            argv: Vec::new(),
+            argv: Argv::default(),
             state: first.state,
             threads: first.threads,
             age_seconds: if full { self.age(first.start_ticks) } else { None },
@@ -149,7 +149,7 @@ impl ProcReader {
             blocked: None,
             kill_pending,
             on_sigterm,
-            sigterm_pending: sigterm_pending,
+            sigterm_pending,
             tracer: status.tracer.and_then(|pid| self.ancestor(pid)).map(|(_, tracer)| tracer),
             environment: Default::default(),
             sockets: None,
@@ -168,7 +168,7 @@ impl ProcReader {
             match answer {
                 Answer::Gone => continue,
                 Answer::Read(memory) => {
-                    process.argv = memory.argv;
+                    process.argv = Argv::new(memory.argv, self.options.hide_arguments);
                     process.marker = memory.marker;
                     process.shared_mappings = memory.shared_mappings;
                     process.environment = memory.environment;

@@ -42,11 +42,13 @@ pub struct ProcOptions {
     pub dev: PathBuf,
     /// `/sys`: whose the graphics nodes are. Another one is for tests.
     pub sys: PathBuf,
+    /// `--redact`: the arguments of processes decide, and are not shown.
+    pub hide_arguments: bool,
 }
 
 impl Default for ProcOptions {
     fn default() -> Self {
-        Self { procfs: "/proc".into(), dev: "/dev".into(), sys: "/sys".into() }
+        Self { procfs: "/proc".into(), dev: "/dev".into(), sys: "/sys".into(), hide_arguments: false }
     }
 }
 

@@ -283,7 +283,7 @@ fn command(page: &mut Page<'_>, report: &Report) -> io::Result<()> {
         let end = report.settle_end.map(|end| format!(": {}", words::settle_end(end))).unwrap_or_default();
         facts.push(format!("waited {seconds:.1} s{end}"));
     }
-    let line = format!("{} ({})", text::shorten(&text::clean(&command.argv.join(" ")), 200), facts.join(", "));
+    let line = format!("{} ({})", text::shorten(&text::clean(&command.argv.shown().join(" ")), 200), facts.join(", "));
     page.paragraph("  command: ", &line)
 }
 

@@ -54,7 +54,7 @@ fn report(verdict: Verdict, devices: Vec<DeviceReport>) -> Report {
         verdict,
         exit_code: 0,
         command: Some(CommandReport {
-            argv: vec!["python".into(), "train.py".into()],
+            argv: ["python", "train.py"].into(),
             exit_code: Some(0),
             signal: None,
             timed_out: false,
