@@ -30,8 +30,10 @@ struct Truth {
     in_socket: u64,
     /// Chance may explain it: nobody saw the process, it is little, or more of others came and went without a name.
     explained: bool,
-    /// Somebody else is listed, before or after.
+    /// Somebody else is listed in some look.
     others_listed: bool,
+    /// Somebody else was listed for a while in which there may have been no look.
+    others_unseen: bool,
     /// Memory of others that no list names.
     others_unlisted: u64,
     /// Memory without a name became more while the command ran.
@@ -186,7 +188,11 @@ fn others(plan: &Plan, gpu: usize, truth: &mut Truth) {
     truth.rises |= matches!(plan.trouble, Trouble::FailsMeanwhile(on) | Trouble::ListsFailMeanwhile(on) if on == gpu);
     truth.sharing_seen = !plan.hasty;
     truth.explained |= plan.hasty;
-    truth.others_listed |= !here.is_empty();
+    // Who came and went in a hurry, or while no list could be read, was seen by nobody.
+    let lists_fail = matches!(plan.trouble, Trouble::ListsFailMeanwhile(on) | Trouble::FailsMeanwhile(on) if on == gpu);
+    let unseen = |n: &&Neighbour| n.late && !remains(n) && (plan.hasty || lists_fail);
+    truth.others_unseen = here.iter().any(|n| unseen(&n));
+    truth.others_listed |= here.iter().any(|n| !unseen(&n));
     for neighbour in &here {
         let own = if neighbour.being == Being::Managed { neighbour.mib * MIB } else { 0 };
         let touches = matches!(neighbour.deed, Deed::TouchesManaged | Deed::TouchesAtTheEnd);
@@ -251,20 +257,23 @@ fn allowed(truth: &Truth) -> Vec<&'static str> {
     if truth.listed > 0 {
         return if truth.unnamed_copies { vec!["residue", "inconclusive"] } else { vec!["residue"] };
     }
+    let open = match (truth.chargeable, truth.others_unseen) {
+        (true, false) => vec!["residue"],
+        (true, true) => vec!["residue", "inconclusive"],
+        (false, _) => vec!["inconclusive"],
+    };
     if truth.unlisted > 0 {
-        return if truth.chargeable { vec!["residue"] } else { vec!["inconclusive"] };
+        return open;
     }
     if truth.shared > 0 {
         return if truth.sharing_seen { vec!["residue"] } else { vec!["residue", "inconclusive", "clean"] };
     }
     if truth.in_socket > 0 {
-        return match (truth.chargeable, truth.explained) {
-            (true, _) => vec!["residue"],
-            (false, false) => vec!["inconclusive"],
-            (false, true) => vec!["inconclusive", "clean"],
-        };
+        let clean = (!truth.chargeable || truth.others_unseen) && truth.explained;
+        return open.into_iter().chain(clean.then_some("clean")).collect();
     }
     match (truth.in_flight > 0, truth.chargeable) {
+        (true, true) if truth.others_unseen => vec!["residue", "inconclusive", "clean"],
         (true, true) => vec!["residue", "clean"],
         // All of it comes back, but who looks too early cannot tell it from memory that somebody keeps.
         (true, false) => vec!["clean", "inconclusive"],
