@@ -5,7 +5,7 @@
 use super::{
     adoption::Parent,
     draft::{Draft, plain},
-    ends, kernel, programs, reclaim,
+    ends, kernel, many, programs, reclaim,
     scene::Scene,
     trouble,
 };
@@ -106,7 +106,7 @@ fn steps(scene: &Scene<'_>, holders: &[&Holder], ghosts: &[Ghost]) -> Vec<Advice
             "nobody",
         ));
     }
-    steps.extend(Draft::merged(groups(holders).iter().flat_map(|group| of_group(scene, group))));
+    steps.extend(Draft::merged(groups(holders).iter().flat_map(|group| many::of_group(scene, group))));
     let copies = |h: &&Holder| ghosts.iter().any(|g| g.candidates.contains(&h.pid));
     if holders.iter().any(|h| h.cause == Cause::ForkedCopy && copies(&h))
         || ghosts.iter().any(|g| g.lineage == Lineage::Own)
@@ -165,49 +165,7 @@ fn writes_its_core(scene: &Scene<'_>, holder: &Holder) -> Vec<Advice> {
     ]
 }
 
-/// What ends many that are alike is one step, where a plain signal ends each of them.
-fn of_group(scene: &Scene<'_>, group: &[&Holder]) -> Vec<Draft> {
-    let each: Vec<Vec<Draft>> = group.iter().map(|holder| of_holder(scene, holder)).collect();
-    match together(scene, group, &each) {
-        Some(step) => plain(vec![step]),
-        None => each.into_iter().flatten().collect(),
-    }
-}
-
-fn together(scene: &Scene<'_>, group: &[&Holder], each: &[Vec<Draft>]) -> Option<Advice> {
-    let (first, n) = (group.first().filter(|_| group.len() > 1)?, group.len());
-    let verbs = ["kill", "kill -KILL"].into_iter().filter(|verb| {
-        group.iter().zip(each).all(|(holder, drafts)| {
-            let plain = format!("{verb} {}", holder.pid);
-            matches!(&drafts[..], [only] if only.step.command.as_ref() == Some(&plain))
-        })
-    });
-    let verb = verbs.last()?;
-    let bytes = match group.iter().map(|holder| gives_back(scene, holder)).sum() {
-        Bytes::ZERO => String::new(),
-        bytes => format!(" and give back {bytes}"),
-    };
-    let whose = sudo_note(scene, first);
-    let what = match first.cause {
-        Cause::Orphan => format!(
-            "end what outlived its run, {n} processes{bytes}{whose}. If they are servers that are meant to stay, leave them"
-        ),
-        Cause::ForkedCopy => {
-            format!("end the {n} copies that keep the memory of a process that is gone{bytes}{whose}")
-        }
-        _ => format!("end all {n}{bytes}{whose}{}", again(scene, first, scene.living(first))),
-    };
-    let pids: Vec<u32> = group.iter().map(|holder| holder.pid).collect();
-    let named: Vec<String> = pids.iter().map(ToString::to_string).collect();
-    let nobody_else = verb == "kill -KILL";
-    Some(step(
-        Some(format!("{verb} {}", named.join(" "))),
-        if nobody_else { format!("{what}; they do nothing on a plain kill") } else { what },
-        format!("PID {} ({n} × {})", text::ranges(&pids).join(", "), text::shorten(&first.gist(), 60)),
-    ))
-}
-
-fn of_holder(scene: &Scene<'_>, holder: &Holder) -> Vec<Draft> {
+pub(super) fn of_holder(scene: &Scene<'_>, holder: &Holder) -> Vec<Draft> {
     let (pid, bytes) = (holder.pid, amount(scene, holder));
     let whose = sudo_note(scene, holder);
     let process = scene.living(holder);
@@ -289,7 +247,7 @@ fn of_holder(scene: &Scene<'_>, holder: &Holder) -> Vec<Draft> {
 }
 
 /// Who may start it again, where that is not ourselves, nor the shell that we were typed into.
-fn again(scene: &Scene<'_>, holder: &Holder, process: Option<&Process>) -> String {
+pub(super) fn again(scene: &Scene<'_>, holder: &Holder, process: Option<&Process>) -> String {
     let parent = process.and_then(|p| p.ancestors.first()).filter(|parent| !scene.is_above_us(parent.id));
     match parent.and(holder.launcher.as_ref()) {
         Some(launcher) => format!("; should it be started again, end what starts it first: {launcher}"),
@@ -429,13 +387,13 @@ fn amount(scene: &Scene<'_>, holder: &Holder) -> String {
 }
 
 /// What its end should give back: what the lists say, and what is charged beside them and only it can keep.
-fn gives_back(scene: &Scene<'_>, holder: &Holder) -> Bytes {
+pub(super) fn gives_back(scene: &Scene<'_>, holder: &Holder) -> Bytes {
     let unlisted = scene.living(holder).and_then(|process| scene.unlisted.get(&process.id));
     holder.held() + unlisted.copied().unwrap_or_default()
 }
 
 /// A process of another user wants asking first, and rights.
-fn sudo_note(scene: &Scene<'_>, holder: &Holder) -> String {
+pub(super) fn sudo_note(scene: &Scene<'_>, holder: &Holder) -> String {
     match &holder.user {
         Some(user) if holder.uid != Some(scene.snapshot.observer.uid) => format!(" (it belongs to {user}: ask first)"),
         _ => String::new(),

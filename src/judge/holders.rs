@@ -11,10 +11,10 @@ use super::{
     scene::Scene,
 };
 use crate::{
-    model::{Bytes, Cause, Ghost, Held, Holder, Lineage, ListKind, ProcId, Process, ProcessState},
+    model::{Bytes, Cause, Device, Ghost, Held, Holder, Lineage, ListKind, ProcId, Process, ProcessState},
     text::{self, name::Name},
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Everything about one living process while its holder is put together.
 struct Draft<'a> {
@@ -197,6 +197,7 @@ fn finish(scene: &Scene<'_>, draft: Draft<'_>) -> Holder {
     why.extend(kernel::sigterm(process));
     why.extend(lineage_why);
     why.extend(draft.why);
+    why.extend(keeps_busy(scene, process));
     match &process.files {
         Some(files) if files.total() > 0 => why.push(describe_files(files)),
         None => why.push("its open files may not be read by this user, so that more cannot be said".into()),
@@ -306,7 +307,7 @@ pub(crate) fn open_only(scene: &Scene<'_>, holders: &[Holder]) -> Vec<Holder> {
             } else {
                 "it opened the GPU, and the driver lists no memory of it there"
             };
-            let files = process.files.iter().map(describe_files);
+            let files = process.files.iter().map(describe_files).chain(keeps_busy(scene, process));
             let why = std::iter::once(what.to_owned()).chain(files).collect();
             let devices = scene.snapshot.devices.iter().filter_map(|d| {
                 let minor = d.identity.minor?;
@@ -331,6 +332,31 @@ fn state(process: &Process) -> String {
     } else {
         process.state.word().into()
     }
+}
+
+/// The MIG instances whose capability files a process has open: they cannot be destroyed meanwhile.
+fn keeps_busy(scene: &Scene<'_>, process: &Process) -> Option<String> {
+    let devices = &scene.snapshot.devices;
+    let open = process.files.iter().flat_map(|files| &files.nodes).filter(|(_, count)| **count > 0);
+    let stands_for = open.filter_map(|(node, _)| scene.snapshot.observer.capabilities.get(node));
+    let named = stands_for.flat_map(|capability| {
+        let is_it = move |device: &&Device| {
+            let Some(mig) = &device.identity.mig else { return false };
+            let parent = devices.iter().find(|d| d.identity.uuid == mig.parent).and_then(|d| d.identity.minor);
+            parent == Some(capability.minor)
+                && mig.gi == Some(capability.gi)
+                && capability.ci.is_none_or(|ci| mig.ci == Some(ci))
+        };
+        devices.iter().filter(is_it).map(|device| device.identity.label())
+    });
+    let named: BTreeSet<String> = named.collect();
+    let named: Vec<String> = named.into_iter().collect();
+    (!named.is_empty()).then(|| {
+        format!(
+            "it has the capability file of {} open, which keeps that busy: it cannot be destroyed meanwhile",
+            named.join(", ")
+        )
+    })
 }
 
 fn describe_files(files: &crate::model::DeviceFiles) -> String {

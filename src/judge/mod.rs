@@ -20,6 +20,7 @@ mod holders;
 mod keeps;
 mod kernel;
 mod lineage;
+mod many;
 pub(crate) mod mps;
 mod place;
 mod programs;

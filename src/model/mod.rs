@@ -52,7 +52,7 @@ pub use report::{
     Lineage, Report, StatusReport, Verdict,
 };
 pub use run_tree::RunTree;
-pub use snapshot::{DriverInfo, DriverSource, Observer, Snapshot};
+pub use snapshot::{Capability, DriverInfo, DriverSource, Observer, Snapshot};
 pub use torch::{
     TorchCounts, TorchDevice, TorchLive, TorchNames, TorchOwner, TorchPoint, TorchProcess, TorchRecord, TorchReference,
     TorchSplit, TorchStage, TorchStart, TorchStorage, TorchThread, TorchView,

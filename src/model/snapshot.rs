@@ -4,6 +4,7 @@ use super::{
     BootId, Device, DeviceFiles, DeviceIdentity, DeviceLook, Gap, ProcId, Process, Trouble, Uninspected, Uuid,
 };
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Where the device readings come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +63,20 @@ pub struct Observer {
     /// The looking process's parent, grandparent … up to PID 1: what gpuresid itself runs below.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ancestors: Vec<ProcId>,
+    /// Which MIG instance each capability file stands for, by the name of the node as in [`DeviceFiles`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub capabilities: BTreeMap<String, Capability>,
+}
+
+/// What a capability file gives access to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capability {
+    /// `N` of the GPU's `/dev/nvidiaN`.
+    pub minor: u32,
+    /// GPU instance.
+    pub gi: u32,
+    /// Compute instance; `None`: the GPU instance as a whole.
+    pub ci: Option<u32>,
 }
 
 impl Observer {

@@ -204,3 +204,20 @@ fn a_new_process_below_who_adopts_was_not_started_by_it() {
     let report = left(listed(&[(70, 4000)]), vec![Process { sid: 60, ..cuda(70, above) }]);
     assert_eq!(holder(&report.holders, 70).cause, Cause::Orphan);
 }
+
+#[test]
+fn many_that_are_alike_are_ended_by_one_command() {
+    let all: Vec<Process> = (70..75).map(|pid| cuda(pid, below_us())).collect();
+    let rows: Vec<(u32, u64)> = (70..75).map(|pid| (pid, 1000)).collect();
+    let report = left(listed(&rows), all.clone());
+    assert_eq!(advised(&report)[0], "kill 70 71 72 73 74");
+    let step = &report.advice[0];
+    assert!(step.why.starts_with("end what outlived its run, 5 processes and give back 5000 MiB"), "{step:?}");
+    assert_eq!(step.disturbs, "PID 70-74 (5 × python3 train.py)");
+    // Who does nothing on a plain kill has a step of its own, and three stand one by one.
+    let mut mixed = all.clone();
+    mixed[0].on_sigterm = Some(crate::model::OnSigterm::Ignores);
+    assert_eq!(advised(&left(listed(&rows), mixed))[..2], ["kill 71 72 73 74", "kill -KILL 70"]);
+    let few = left(listed(&rows[..3]), all[..3].to_vec());
+    assert_eq!(advised(&few), ["kill 70", "kill 71", "kill 72"]);
+}

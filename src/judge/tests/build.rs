@@ -120,6 +120,7 @@ pub(in crate::judge) fn snapshot(look: DeviceLook, processes: Vec<Process>) -> S
             nvml_client_files: Some(files(3, 1, 2)),
             cgroup: None,
             slurm_job: None,
+            capabilities: Default::default(),
             ancestors: Vec::new(),
         },
         devices: vec![Device {

@@ -7,6 +7,7 @@ mod busy;
 mod causes;
 mod handover;
 mod hidden;
+mod mig;
 mod properties;
 mod recordings;
 mod settled;

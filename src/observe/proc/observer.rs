@@ -1,7 +1,7 @@
 //! From where we look: our own identity in this `/proc`, its PID namespace, and what it hides from us.
 
 use super::{
-    ProcReader,
+    ProcReader, capabilities,
     facts::{stat, status},
     handle::{self, PidDir},
 };
@@ -32,6 +32,7 @@ impl ProcReader {
             tool_processes: Vec::new(),
             nvml_client_files: None,
             cgroup: if foreign { None } else { self.own_cgroup() },
+            capabilities: capabilities::read(&self.inner.root),
             slurm_job: std::env::var("SLURM_JOB_ID").ok(),
             ancestors: ours.and_then(|id| self.chain_above(id)).unwrap_or_default(),
         }

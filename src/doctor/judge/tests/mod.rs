@@ -98,6 +98,7 @@ pub(super) fn healthy() -> Facts {
             nvml_client_files: None,
             cgroup: None,
             slurm_job: None,
+            capabilities: Default::default(),
             ancestors: Vec::new(),
         }),
         machine: Machine {
