@@ -17,8 +17,11 @@ pub(crate) fn context_cost(entries: usize) -> i128 {
     if entries == 0 { 0 } else { DEVICE_IN_USE + CONTEXT * i128::try_from(entries).unwrap_or(0) }
 }
 
-/// Used − Σ listed − context cost in bytes, signed; `None` if a part is unknown.
+/// Used − Σ listed − context cost in bytes, signed; `None` if a part is unknown, or they are not of one moment.
 pub(crate) fn excess(look: &DeviceLook) -> Option<i128> {
+    if !look.agrees() {
+        return None;
+    }
     Some(look.unaccounted()? - context_cost(look.entries.as_ref()?.len()))
 }
 

@@ -190,10 +190,17 @@ fn parts(run: &Run<'_>, scene: &Scene<'_>, device: &Device, comparable: bool, ga
     }
 }
 
-/// Living processes of the run, or that could be, which may hold memory that no list names.
+/// Living processes of the run, or that could be, which may hold memory that no list names. One that could be, and has no
+/// more open than a program that only watches, or has just begun to open the GPU, is none.
 fn hiders<'a>(run: &'a Run<'_>, scene: &'a Scene<'_>) -> impl Iterator<Item = &'a Process> {
     let may_hold = |lineage| matches!(lineage, Lineage::Own | Lineage::Unknown);
-    scene.near().filter(move |p| p.can_hold_memory() != Some(false) && may_hold(scene.attribute(run, p).lineage))
+    let begins = |p: &Process| p.age_seconds == Some(0) && p.files.as_ref().is_some_and(|f| f.uvm() == 0);
+    scene.near().filter(move |p| {
+        let lineage = scene.attribute(run, p).lineage;
+        p.can_hold_memory() != Some(false)
+            && may_hold(lineage)
+            && (lineage == Lineage::Own || !(scene.looks_like_nvml_client(p) || begins(p)))
+    })
 }
 
 /// What decided, or what keeps the interval open.

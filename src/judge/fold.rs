@@ -26,7 +26,7 @@ pub struct Charge {
     /// Listed memory of charged processes and charged ghosts, over all devices that could be read. `None`: none could,
     /// or an entry's bytes are not available.
     pub listed: Option<Bytes>,
-    /// Every device could be read. One that could not adds nothing to the numbers here.
+    /// Every device could be read, memory and lists of one moment. One that could not adds nothing to the numbers here.
     pub complete: bool,
     /// Charged entries, over all devices that could be read.
     pub entries: usize,
@@ -54,6 +54,8 @@ pub struct Fold {
     gaps: Vec<Gap>,
     /// What the last look could not read: what it said before that is old.
     unread: BTreeSet<Uuid>,
+    /// A device's memory changed while its lists were read.
+    torn: bool,
 }
 
 impl Fold {
@@ -76,6 +78,7 @@ impl Fold {
             events: Vec::new(),
             gaps: Vec::new(),
             unread: BTreeSet::new(),
+            torn: false,
         }
     }
 
@@ -154,6 +157,7 @@ impl Fold {
     /// Takes the next look. `settling`: the command has ended.
     pub fn look(&mut self, look: &Look, settling: bool) {
         self.unread.clear();
+        self.torn = look.devices.iter().any(|reading| !reading.agrees());
         for reading in &look.devices {
             let Some(fold) = self.devices.get_mut(&reading.uuid) else { continue };
             for gap in &reading.gaps {
@@ -211,7 +215,8 @@ impl Fold {
     pub fn charge(&self) -> Charge {
         let complete = self.unread.is_empty();
         let some_read = complete || self.unread.len() < self.devices.len();
-        let mut charge = Charge { listed: some_read.then_some(Bytes::ZERO), complete, ..Charge::default() };
+        let listed = some_read.then_some(Bytes::ZERO);
+        let mut charge = Charge { listed, complete: complete && !self.torn, ..Charge::default() };
         // One GPU that fell off the bus must not hide that the memory of another is still on its way back.
         for fold in self.devices.iter().filter(|(uuid, _)| !self.unread.contains(*uuid)).map(|(_, fold)| fold) {
             for (key, bytes) in &fold.last {

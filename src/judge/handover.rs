@@ -63,19 +63,20 @@ pub(super) fn to_no_list(run: &Run<'_>, scene: &Scene<'_>, device: &Device, grow
         return Share::default();
     }
     let keepers: Vec<_> = possible_keepers(run, scene).collect();
-    let noticed = if growth > NOTICEABLE { growth } else { Bytes::ZERO };
+    let noticed = |least: Bytes| if growth > least { growth } else { Bytes::ZERO };
     if !others_listed(run, scene, device) {
         let blind = run.after.processes.is_none() || run.before.observer.out_of_sight() || run.out_of_sight();
         return if blind || !keepers.is_empty() {
-            Share { certain: Bytes::ZERO, possible: noticed }
+            Share { certain: Bytes::ZERO, possible: noticed(NOTICEABLE) }
         } else {
             Share { certain: growth, possible: Bytes::ZERO }
         };
     }
     let possible = if keepers.iter().any(|p| scene.may_keep_a_handle(p)) {
-        noticed
+        // Contexts of others that start are on no list for a moment.
+        noticed(run.limits.max_unattributed)
     } else {
-        let there = Bytes::at_least_zero(excess(&device.look).unwrap_or(0));
+        let there = excess(&device.look).map_or(Bytes(u64::MAX), Bytes::at_least_zero);
         let doubt = |h: &Handover| h.unlisted_doubt(run.limits.max_unattributed).min(there);
         run.trace.device(&device.identity.uuid).map_or(Bytes::ZERO, |t| doubt(&t.handover))
     };

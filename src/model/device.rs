@@ -213,10 +213,21 @@ pub struct DeviceLook {
     /// BAR1 memory, where it was asked for and answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bar1: Option<Bar1>,
+    /// How far apart the memory was before and after the lists were read, in the calmest of the readings.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub torn: Bytes,
     /// What could not be read on this device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gaps: Vec<Gap>,
 }
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_nothing(bytes: &Bytes) -> bool {
+    *bytes == Bytes::ZERO
+}
+
+/// Memory and lists that were read while memory moved by no more still agree: so much moves while a context starts.
+pub const AGREEING: Bytes = Bytes::mib(16);
 
 /// One reading of all selected devices.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -251,7 +262,16 @@ impl Device {
 impl DeviceLook {
     /// A device of which nothing could be read; why.
     pub fn unread(uuid: Uuid, gaps: Vec<Gap>) -> Self {
-        Self { uuid, memory: None, entries: None, list_api: None, utilization_percent: None, bar1: None, gaps }
+        Self {
+            uuid,
+            memory: None,
+            entries: None,
+            list_api: None,
+            utilization_percent: None,
+            bar1: None,
+            torn: Bytes::ZERO,
+            gaps,
+        }
     }
 
     /// Puts a gap in the place of every number that cannot be.
@@ -287,6 +307,11 @@ impl DeviceLook {
     /// Sum over the listed entries; `None` if the lists are unknown or an entry's bytes are not available.
     pub fn listed(&self) -> Option<Bytes> {
         self.entries.as_ref()?.iter().map(|e| e.bytes).sum()
+    }
+
+    /// Memory and lists are of one moment, as far as that can be had.
+    pub fn agrees(&self) -> bool {
+        self.torn <= AGREEING
     }
 
     /// Used − Σ listed, signed; `None` if either is unknown.

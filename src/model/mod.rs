@@ -26,7 +26,7 @@ mod trace;
 pub use argv::Argv;
 pub use bytes::{Bytes, Limit, ParseSizeError};
 pub use device::{
-    Addressing, Bar1, Device, DeviceIdentity, DeviceLook, Entry, ListApi, ListKind, Look, Memory, MemoryApi,
+    AGREEING, Addressing, Bar1, Device, DeviceIdentity, DeviceLook, Entry, ListApi, ListKind, Look, Memory, MemoryApi,
     MigIdentity, NumaMemory, SystemPages,
 };
 pub use doctor::{

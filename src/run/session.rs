@@ -28,6 +28,8 @@ use std::{
 const A_WORD_AFTER: Duration = Duration::from_secs(3);
 /// How long the command waits for a slow scan.
 const SCAN_PATIENCE: Duration = Duration::from_millis(50);
+/// How long the before-look waits for others' memory to stand still.
+const CALM_PATIENCE: Duration = Duration::from_millis(200);
 /// How long after its effect a signal may be heard of.
 const SIGNAL_PATIENCE: Duration = Duration::from_millis(100);
 /// Beyond the driver's own deadlines: then its client is at fault.
@@ -130,9 +132,13 @@ impl Session {
         let opened = self.wait_for(open_timeout + CLIENT_PATIENCE, true, |inbox| inbox.opened.take())?;
         let inventory = opened.context("the NVIDIA driver did not answer in time")?.map_err(anyhow::Error::new)?;
         let selected = select(&inventory)?;
-        self.looker().request_look(&selected, Extras::default());
-        let looked = self.wait_for(self.look_timeout + CLIENT_PATIENCE, false, |inbox| inbox.look.take())?;
-        let mut look = looked.context("the NVIDIA driver did not answer in time")?.map_err(anyhow::Error::new)?;
+        let mut look = self.look(&selected)?;
+        // All is compared with this one, so others' memory should not be on the move in it.
+        let calm = Instant::now() + CALM_PATIENCE;
+        while look.devices.iter().any(|device| !device.agrees()) && Instant::now() < calm {
+            self.inbox.wait(Instant::now() + Duration::from_millis(5));
+            look = self.look(&selected)?;
+        }
         look.at_ms = u64::try_from(self.zero.elapsed().as_millis()).unwrap_or(u64::MAX);
         nothing_to_measure(&look)?;
         let boot_id = self.reader.boot_id()?;
@@ -143,6 +149,12 @@ impl Session {
             self.told_to_end()?;
         }
         Ok(before)
+    }
+
+    fn look(&mut self, selected: &[Uuid]) -> Result<Look, Stop> {
+        self.looker().request_look(selected, Extras::default());
+        let looked = self.wait_for(self.look_timeout + CLIENT_PATIENCE, false, |inbox| inbox.look.take())?;
+        Ok(looked.context("the NVIDIA driver did not answer in time")?.map_err(anyhow::Error::new)?)
     }
 
     /// From where we look now.

@@ -87,6 +87,7 @@ pub(in crate::judge) fn look(used: u64, entries: Vec<Entry>) -> DeviceLook {
         }),
         entries: Some(entries),
         list_api: None,
+        torn: Bytes::ZERO,
         utilization_percent: None,
         bar1: None,
         gaps: Vec::new(),

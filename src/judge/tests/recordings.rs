@@ -121,6 +121,7 @@ impl Line {
                 }),
                 entries: Some(entries.into_values().collect()),
                 list_api: None,
+                torn: Bytes::ZERO,
                 utilization_percent: None,
                 bar1: None,
                 gaps: Vec::new(),

@@ -131,6 +131,7 @@ mod tests {
             }),
             entries: Some(vec![Entry { pid: 7, bytes: None, gi: Some(1), ci: None, lists: vec![ListKind::Mps] }]),
             list_api: None,
+            torn: Bytes::ZERO,
             utilization_percent: None,
             bar1: None,
             gaps: vec![Gap::new("GPU 0", "line\nbreak")],

@@ -78,6 +78,7 @@ impl Simulated {
             memory: memory.map(in_our_words),
             entries: (!refused).then(|| listed.into_iter().map(entry).collect()),
             list_api: None,
+            torn: Bytes::ZERO,
             utilization_percent: gpu.map(|g| g.utilization),
             bar1: None,
             gaps: Vec::new(),

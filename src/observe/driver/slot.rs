@@ -9,7 +9,9 @@ use super::{
     records::{Records, merge},
     settings,
 };
-use crate::model::{Bar1, DeviceFacts, DeviceIdentity, DeviceLook, Entry, Gap, ListApi, ListKind, Memory, MemoryApi};
+use crate::model::{
+    AGREEING, Bar1, Bytes, DeviceFacts, DeviceIdentity, DeviceLook, Entry, Gap, ListApi, ListKind, Memory, MemoryApi,
+};
 use nvml_wrapper::Device;
 
 /// How often a look is tried until the memory before and after the lists is the same.
@@ -31,6 +33,15 @@ pub(super) struct Slot {
     symbols: Symbols,
     memory_api: MemoryApi,
     buffer: Records,
+}
+
+/// The calmest reading of a look so far.
+struct Calm {
+    torn: Bytes,
+    memory: Memory,
+    entries: Option<Vec<Entry>>,
+    list_api: Option<ListApi>,
+    gaps: Vec<Gap>,
 }
 
 impl Slot {
@@ -64,22 +75,31 @@ impl Slot {
         let index = self.identity.index;
         let mut reading = memory(symbols, device, index, &mut self.memory_api);
         let (mut entries, mut list_api) = (None, None);
-        for attempt in 1..=ATTEMPTS {
+        let mut calmest: Option<Calm> = None;
+        for _ in 0..ATTEMPTS {
             gaps.clear();
             (entries, list_api) =
                 lists(symbols, device, &self.identity, self.confidential, &mut self.buffer, &mut gaps);
-            if reading.is_err() {
+            let Ok(first) = reading else { break };
+            reading = memory(symbols, device, index, &mut self.memory_api);
+            let Ok(then) = reading else { break };
+            let torn = Bytes(first.used.0.abs_diff(then.used.0));
+            if calmest.as_ref().is_none_or(|calmest| torn < calmest.torn) {
+                calmest = Some(Calm { torn, memory: then, entries: entries.take(), list_api, gaps: gaps.clone() });
+            }
+            if torn == Bytes::ZERO {
                 break;
             }
-            let again = memory(symbols, device, index, &mut self.memory_api);
-            if std::mem::replace(&mut reading, again) == again || again.is_err() {
-                break;
-            }
-            if attempt == ATTEMPTS {
-                gaps.push(Gap::new(
-                    self.identity.label(),
-                    format!("memory changed during each of {ATTEMPTS} readings: used and listed may not agree"),
-                ));
+        }
+        let mut torn = Bytes::ZERO;
+        if let (Ok(_), Some(calm)) = (&reading, calmest) {
+            (reading, torn) = (Ok(calm.memory), calm.torn);
+            (entries, list_api, gaps) = (calm.entries, calm.list_api, calm.gaps);
+            if torn > AGREEING {
+                let reason = format!(
+                    "its memory changed by {torn} or more during each of {ATTEMPTS} readings: used and listed do not agree"
+                );
+                gaps.push(Gap::new(self.identity.label(), reason));
             }
         }
         match reading {
@@ -105,7 +125,8 @@ impl Slot {
             self.knows_utilization = true;
         }
         let bar1 = if self.extras.bar1 { self.bar1(device, &mut gaps) } else { None };
-        let mut look = DeviceLook { list_api, utilization_percent, bar1, ..self.result(reading.ok(), entries, gaps) };
+        let mut look =
+            DeviceLook { list_api, utilization_percent, bar1, torn, ..self.result(reading.ok(), entries, gaps) };
         look.without_the_impossible(&self.identity.label());
         look
     }

@@ -58,6 +58,7 @@ pub(super) fn memory(index: u32) -> DeviceLook {
         utilization_percent: None,
         bar1: None,
         list_api: None,
+        torn: Bytes::ZERO,
         gaps: Vec::new(),
     }
 }

@@ -34,6 +34,7 @@ fn script(body: &str) -> String {
         memory: None,
         entries: None,
         list_api: None,
+        torn: crate::model::Bytes::ZERO,
         utilization_percent: None,
         bar1: None,
         gaps: Vec::new(),
