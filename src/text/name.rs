@@ -73,7 +73,7 @@ impl Name<'_> {
         match self.program {
             // `sh` is another file's second name, and so the kernel's short name is `sh`; a title sets that name as
             // well, but leaves no further arguments.
-            Some(program) => (!told(program) && !(self.more_arguments() && told(self.comm))).then_some(program),
+            Some(program) => (!(told(program) || self.more_arguments() && told(self.comm))).then_some(program),
             // Threads get names of their own, so beside several arguments the short name says nothing.
             None => (!self.more_arguments() && !told(self.comm) && !first.starts_with(self.comm)).then_some(self.comm),
         }
