@@ -64,14 +64,21 @@ fn who_has_a_dead_ranks_files_is_said_to_keep_perhaps_what_is_on_no_list() {
 #[test]
 fn a_handle_that_nobody_received_is_sought_with_whom_it_was_sent_to() {
     let rig = Rig::new();
-    let (report, text) = run(&rig, "spawn { hold } send-handle 0 291MiB sleep 0.5 exit 0");
+    let (report, text) = run(
+        &rig,
+        "spawn { hold } spawn { listen box ready up hold } wait-file up send-handle 0 291MiB box sleep 0.5 exit 0",
+    );
     // The other process of the run has no socket with a file in it.
     let holder = only(&report);
     assert_eq!(holder["cause"], "exported_handle", "{holder:#}");
     let why = holder["why"][0].as_str().unwrap();
     let left = may_hold(holder);
     let tells = kernel_tells();
-    let sockets = if tells { "in a socket of it stands a file" } else { "in its sockets files may stand" };
+    let sockets = if tells {
+        "in its sockets stand 2 files that were sent and not received"
+    } else {
+        "in its sockets files may stand"
+    };
     assert!(why.starts_with(sockets), "{why}");
     assert!(why.contains(&format!("{left} MiB on GPU 0 belong to no listed process")), "{why}");
     assert!(text.contains(&format!("up to {left} MiB  exported handle")), "{text}");

@@ -20,7 +20,6 @@ Memory and device files (counts as measured on an H200; all close-on-exec, inher
     instance G GI CI      be in this MIG instance
     unavailable G         be listed with memory "not available"
     export-handle G SIZE  a handle that a plain `sleep` inherits: SIZE stays with it when this program ends
-    send-handle G SIZE    the same, but the handle stands in a socket of a program that does not receive it
     leave-files G SIZE    a plain `sleep` inherits files of the GPU, as an orted does: SIZE stays with it
     ipc-produce G SIZE NAME, ipc-consume NAME
                           shared memory: listed for the producer while it lives, then for the consumer; with
@@ -256,16 +255,6 @@ class Program:
         files = lambda: [fd for node in ("nvidiactl", self.node(gpu)) for fd in self.own_files[node][:4]]
         self.bequeath(gpu, more, ["sleep", str(HOLD_LIMIT)], files)
 
-    def send_handle(self, gpu, more):
-        ours, theirs = socket.socketpair()
-        # Nobody receives: it waits for a word that does not come.
-        wait = f"import time; time.sleep({HOLD_LIMIT})"
-        self.alloc(gpu, 0)
-        socket.send_fds(ours, [b"x"], self.own_files["nvidiactl"][:1])
-        self.bequeath(gpu, more, [sys.executable, "-c", wait], lambda: [theirs.fileno()])
-        ours.close()
-        theirs.close()
-
     def share(self, path):
         """Maps a file as CUDA's IPC does; the file stays in /dev/shm when its maker is killed."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -500,7 +489,6 @@ PLAIN = {
     "instance": (3, lambda p, g, gi, ci: p.record(int(g), gi=int(gi), ci=int(ci))),
     "unavailable": (1, lambda p, g: p.record(int(g), unavailable=True)),
     "export-handle": (2, lambda p, g, s: p.export_handle(int(g), size(s))),
-    "send-handle": (2, lambda p, g, s: p.send_handle(int(g), size(s))),
     "leave-files": (2, lambda p, g, s: p.leave_files(int(g), size(s))),
     "ipc-produce": (3, lambda p, g, s, name: p.ipc_produce(int(g), size(s), name)),
     "ipc-produce-raw": (3, lambda p, g, s, name: p.ipc_produce(int(g), size(s), name, raw=True)),
