@@ -11,7 +11,7 @@
 mod support;
 
 use serde_json::Value;
-use std::{ffi::OsString, fs, os::unix::fs::PermissionsExt as _, process::Command};
+use std::{ffi::OsString, process::Command};
 use support::{Finished, Rig};
 
 const NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
@@ -51,11 +51,9 @@ fn gaps(report: &Value) -> String {
     report["gaps"].as_array().unwrap().iter().map(gap).collect()
 }
 
-fn open_report(rig: &Rig) -> String {
-    let path = rig.path("r.json");
-    fs::write(&path, "").unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
-    format!("--settle 1s --report {}", path.display())
+/// The file is whose the check is: nobody replaces another user's.
+fn report_option(rig: &Rig) -> String {
+    format!("--settle 1s --report {}", rig.path("r.json").display())
 }
 
 #[test]
@@ -81,7 +79,7 @@ fn a_neighbour_of_another_user_is_named_and_cannot_be_inspected() {
     assert!(hidden.contains("`sudo gpuresid`"), "{hidden}");
 
     // It changes nothing about a run that is seen to its end, or about what the run leaves.
-    let option = open_report(&rig);
+    let option = report_option(&rig);
     behind(&rig, &NOBODY, &rig.check_of(&option, &rig.program("alloc 0 1GiB sleep 0.3"))).expect_code(0);
     let left = rig.program("spawn-session { alloc 0 1GiB ready left hold } wait-file left");
     behind(&rig, &NOBODY, &rig.check_of(&option, &left)).expect_code(121);
@@ -95,7 +93,7 @@ fn a_neighbour_of_another_user_is_named_and_cannot_be_inspected() {
 #[test]
 fn growth_that_only_a_process_of_others_can_explain_is_not_called_clean_or_residue() {
     let Some(rig) = rig_for_others(&NOBODY) else { return };
-    let option = open_report(&rig);
+    let option = report_option(&rig);
     let check = rig.check_of(&option, &rig.program("spawn-session { init ready own hold } wait-file go"));
     let run = rig.start_of(&line_behind(&NOBODY, &check));
     rig.wait_for("own");
@@ -124,7 +122,7 @@ fn behind_hidepid_the_hidden_are_out_of_sight_and_the_step_is_root() {
     let said = gaps(&status);
     assert!(said.contains("hidepid") && said.contains("`sudo gpuresid` can"), "{said}");
     assert!(status["ghosts"].as_array().unwrap().is_empty(), "who is hidden is not gone: {status:#}");
-    let option = open_report(&rig);
+    let option = report_option(&rig);
     behind(&rig, &words, &rig.check_of(&option, &rig.program("alloc 0 1GiB sleep 0.3"))).expect_code(0);
     neighbour.kill();
 }
@@ -136,7 +134,7 @@ fn in_a_container_growth_from_outside_is_inconclusive_and_says_where_to_look() {
     if !allowed(&inside) {
         return;
     }
-    let option = open_report(&rig);
+    let option = report_option(&rig);
     // A clean run there is clean, with the gap said.
     behind(&rig, &inside, &rig.check_of(&option, &rig.program("alloc 0 1GiB sleep 0.3"))).expect_code(0);
     let report = rig.report("r.json");
