@@ -108,7 +108,7 @@ fn steps(scene: &Scene<'_>, holders: &[&Holder], ghosts: &[Ghost]) -> Vec<Advice
     }
     steps.extend(Draft::merged(groups(holders).iter().flat_map(|group| many::of_group(scene, group))));
     let copies = |h: &&Holder| ghosts.iter().any(|g| g.candidates.contains(&h.pid));
-    if holders.iter().any(|h| h.cause == Cause::ForkedCopy && copies(&h))
+    if holders.iter().any(|h| h.cause == Cause::ForkedCopy && copies(h))
         || ghosts.iter().any(|g| g.lineage == Lineage::Own)
     {
         steps.push(step(

@@ -7,15 +7,23 @@ use crate::{
     text::{clean, name::Name, shorten},
 };
 
-/// What is in use on a device and on no list, in a run as far as it came since; nothing where that is no sign of a
-/// holder.
+/// What is in use on a device and on no list, in a run as far as it came since, whatever others gave back meanwhile;
+/// nothing where that is no sign of a holder.
 fn on_no_list(scene: &Scene<'_>, device: &Device) -> Bytes {
     if device.identity.mig_parent || device.identity.system_pages() != SystemPages::No {
         return Bytes::ZERO;
     }
-    let before = scene.run.and_then(|run| run.before_device(&device.identity.uuid)).and_then(|d| excess(&d.look));
-    let now = excess(&device.look).unwrap_or(0);
-    Bytes::at_least_zero(now - before.unwrap_or(0).max(0))
+    let there = Bytes::at_least_zero(excess(&device.look).unwrap_or(0));
+    let Some(run) = scene.run else { return there };
+    let uuid = &device.identity.uuid;
+    match run.trace.device(uuid) {
+        Some(trace) => there.min(trace.excess_rises),
+        None => {
+            let before =
+                run.before_device(uuid).and_then(|d| excess(&d.look)).map_or(Bytes::ZERO, Bytes::at_least_zero);
+            there.saturating_sub(before)
+        }
+    }
 }
 
 /// The devices with memory on no list that this process may keep, each with all of it.

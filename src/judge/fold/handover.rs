@@ -12,6 +12,8 @@ const MOVED: i128 = 64 << 20;
 /// … in two looks that are so far apart: a process that is going is off the list one look before its memory is off the
 /// device.
 const STAYED_MS: u64 = 90;
+/// Memory may come back late; where the ending looks were short, a hundred times their time would be too.
+const SLOW_RETURN_MS: u64 = 1000;
 
 /// The looks of one device, as they come in.
 #[derive(Debug)]
@@ -27,8 +29,9 @@ pub(super) struct Looks {
     others_listed: bool,
     /// Unlisted growth below this is noise.
     noise: Bytes,
-    /// Memory on no list that came in ending looks is not explained by chance, or was not when it came.
-    doubted: bool,
+    /// Since then, in milliseconds watched, memory on no list that came in ending looks is there that chance does not
+    /// explain, or did not when it came.
+    doubted_since: Option<u64>,
 }
 
 /// One entry of others.
@@ -64,7 +67,7 @@ impl Looks {
             unlisted_else: Bytes::ZERO,
             others_listed: false,
             noise,
-            doubted: false,
+            doubted_since: None,
         };
         looks.grow(entries.iter().map(|e| (e.into(), e.bytes)), None);
         looks
@@ -89,9 +92,10 @@ impl Looks {
             self.level(at_ms, gone.is_some(), unlisted);
         }
         // Once there is a doubt it is looked at to its end: what others take meanwhile may still explain it.
-        self.doubted = self.others_listed
+        let doubtful = self.others_listed
             && self.unlisted_then >= self.noise
-            && (self.doubted || self.totals().unlisted_doubt(self.noise).0 > 0);
+            && (self.doubted_since.is_some() || self.totals().unlisted_doubt(self.noise).0 > 0);
+        self.doubted_since = doubtful.then_some(self.doubted_since.unwrap_or(self.watched_ms));
     }
 
     fn grow(&mut self, others: impl Iterator<Item = (EntryKey, Option<Bytes>)>, gone: Option<Bytes>) {
@@ -152,8 +156,11 @@ impl Looks {
 
     /// Whether more looks may tell a hand-over to no list from chance.
     pub(super) fn is_undecided(&self) -> bool {
-        self.doubted && self.watched_ms.saturating_sub(self.ending_ms) < QUIET_TIMES * self.ending_ms
-            || self.rising().0 >= self.noise.0 && self.others_listed
+        let quiet_ms = self.watched_ms.saturating_sub(self.ending_ms);
+        let doubt = self
+            .doubted_since
+            .is_some_and(|since| quiet_ms < QUIET_TIMES * self.ending_ms || self.watched_ms - since < SLOW_RETURN_MS);
+        doubt || self.rising().0 >= self.noise.0 && self.others_listed
     }
 
     /// A rise of unlisted memory that began in an ending look and is not yet known to last.

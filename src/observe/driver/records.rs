@@ -121,6 +121,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn each_stride_is_recognised(
             stride in 2usize..=4,

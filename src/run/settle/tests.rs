@@ -173,6 +173,8 @@ fn the_user_and_a_dead_driver_end_it() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     /// Whatever happens: it ends by the cap, it never ends as gone while somebody lives or charged memory is listed,
     /// and never as unchanged within the quiet time of the last change.
     #[test]
