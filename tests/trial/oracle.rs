@@ -191,7 +191,7 @@ fn others(plan: &Plan, gpu: usize, truth: &mut Truth) {
     // Who came and went in a hurry, or while no list could be read, was seen by nobody.
     let lists_fail = matches!(plan.trouble, Trouble::ListsFailMeanwhile(on) | Trouble::FailsMeanwhile(on) if on == gpu);
     let unseen = |n: &&Neighbour| n.late && !remains(n) && (plan.hasty || lists_fail);
-    truth.others_unseen = here.iter().any(|n| unseen(n));
+    truth.others_unseen = here.iter().any(&unseen);
     truth.others_listed |= here.iter().any(|n| !unseen(n));
     for neighbour in &here {
         let own = if neighbour.being == Being::Managed { neighbour.mib * MIB } else { 0 };
