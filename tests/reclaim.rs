@@ -341,7 +341,7 @@ fn the_main_process_of_a_service_is_who_was_started_as_it_and_not_who_is_older()
     if !is_root() {
         return;
     }
-    let Some(group) = Group::new("gpuresid-test.service") else { return };
+    let Some(group) = Group::new("gpuresid-test-main.service") else { return };
     let rig = Rig::new();
     // What an earlier run of the service left, and the service as it was started again: children of PID 1 both.
     rig.start("daemonize-twice { alloc 0 1GiB ready left hold } wait-file left").wait().expect_code(0);
@@ -354,7 +354,7 @@ fn the_main_process_of_a_service_is_who_was_started_as_it_and_not_who_is_older()
     wait_until("PID 1 to adopt", || [left, main].into_iter().all(|pid| support::parent(pid) == Some(1)));
     [left, main].into_iter().for_each(|pid| group.add(pid));
     let refused = rig.run(&format!("reclaim --pid {main} --yes"));
-    let why = "it is the main process of gpuresid-test.service; if it is to end: systemctl stop gpuresid-test.service";
+    let why = "it is the main process of gpuresid-test-main.service; if it is to end: systemctl stop gpuresid-test-main.service";
     assert!(refused.expect_code(125).stderr.contains(why), "{}", refused.stderr);
     let end = rig.run(&format!("reclaim --pid {left} --yes --json"));
     assert_eq!(step(&end.expect_code(0).json(), left)["outcome"], "ended");

@@ -58,10 +58,10 @@ def ipc_moved(t):
     time.sleep(0.4)
     t.touch("go")
     check.finish()
-    device = t.judge(check, ("inconclusive", "residue"), (-9, 137))
+    # Raw IPC leaves no trace, and a run this short cannot tell it from the neighbour's own growth: who grew is said.
+    t.judge(check, ("clean",), (-9, 137))
     t.row["truth"] = t.truth(t.role("neighbour"))
-    t.want((device["charged_residue_max_bytes"] or 1 << 62) > 900 * MIB, f"at most {device['charged_residue_max_bytes']} bytes")
-    t.finding(check.report, "moved")
+    t.finding(check.report, "grown")
     t.not_blamed(check.report, t.role("neighbour"))
 
 
