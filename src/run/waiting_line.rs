@@ -50,7 +50,7 @@ impl WaitingLine {
             Waiting::Draining(None) => "memory to come back".to_owned(),
             Waiting::Living(1) => "1 process that still runs".to_owned(),
             Waiting::Living(n) => format!("{n} processes that still run"),
-            Waiting::Telling => "looks that tell whose memory on no list is".to_owned(),
+            Waiting::Telling => "signs of whose the memory is that no process is listed with".to_owned(),
         };
         if self.place == Place::Log {
             let _ = writeln!(io::stderr(), "gpuresid: waiting for {what}, at most {} s", cap.as_secs());
