@@ -206,7 +206,8 @@ fn checked(options: &CheckOptions) -> Result<Ending, Stop> {
         settle: options.settle,
         quiet: options.quiet,
         tolerated: options.tolerated(),
-        noise: options.limits.max_unattributed,
+        // What is tolerated anyhow needs no longer look.
+        noise: options.limits.max_unattributed.max(options.tolerated()),
         timeout: options.timeout,
         grace: options.grace,
         sample: options.sample,

@@ -204,6 +204,8 @@ pub(super) fn of_holder(scene: &Scene<'_>, holder: &Holder) -> Vec<Draft> {
                 name(holder),
             )
         }),
+        // What it keeps is a guess, and whose it is too.
+        Cause::ExportedHandle if scene.run.is_some() && holder.lineage == Lineage::Unknown => Vec::new(),
         Cause::ExportedHandle => end(scene, holder, process, || {
             step(
                 Some(format!("kill {pid}")),

@@ -170,7 +170,9 @@ fn parts(run: &Run<'_>, scene: &Scene<'_>, device: &Device, comparable: bool, ga
             },
         );
     let listed = handover::to_a_list(run, scene, device);
-    let unlisted = handover::to_no_list(run, scene, device, excess_growth.unwrap_or_default());
+    let named = own_listed + unknown_listed;
+    let at_most = Bytes::at_least_zero(used_growth.unwrap_or(0) - i128::from(named.0));
+    let unlisted = handover::to_no_list(run, scene, device, excess_growth, at_most);
     Parts {
         own_listed,
         unknown_listed,

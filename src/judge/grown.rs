@@ -1,7 +1,7 @@
 //! Who grew: the processes of others that hold clearly more than before. Nobody is charged with that, and whoever finds
 //! the GPU fuller than it was wants to know who it is: a desktop that swells over the day, a server that fills its cache.
 
-use super::{run::Run, scene::Scene};
+use super::{handover, run::Run, scene::Scene};
 use crate::{
     model::{Bytes, Cause, Device, Finding, FindingKind, Holder, Lineage, Process, Scope},
     text,
@@ -24,11 +24,12 @@ struct Taker<'a> {
 }
 
 fn on(run: &Run<'_>, scene: &Scene<'_>, holders: &[Holder], device: &Device) -> Option<Finding> {
-    // What maps the memory of another has not grown by itself.
+    // What maps the memory of another has not grown by itself; where it is the run's that is charged.
     let others = holders.iter().filter(|h| h.lineage == Lineage::Foreign && h.cause != Cause::PeerMapping);
+    let is_charged = |p: &Process| handover::shares_with_the_run(run, p);
     let mut takers: Vec<Taker<'_>> = others
         .filter_map(|holder| {
-            let process = scene.living(holder)?;
+            let process = scene.living(holder).filter(|p| !is_charged(p))?;
             let was_there = run.was_there(process.id);
             let here = holder.devices.iter().filter(|d| d.uuid == device.identity.uuid);
             let took = here.filter_map(|d| if was_there { d.grown_bytes } else { d.held_bytes }).sum();

@@ -56,31 +56,40 @@ pub(super) fn others_listed(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -
         || scene.on(uuid).any(|e| e.lineage != Lineage::Own)
 }
 
-/// What of the memory that no list names is the run's. `growth`: how much more of it there is than before.
-pub(super) fn to_no_list(run: &Run<'_>, scene: &Scene<'_>, device: &Device, growth: Bytes) -> Share {
+/// What of the memory that no list names is the run's. `growth`: how much more of it there is than before; `None`: not
+/// known, because a reading was not of one moment. Then it is `at_most` so much.
+pub(super) fn to_no_list(
+    run: &Run<'_>,
+    scene: &Scene<'_>,
+    device: &Device,
+    growth: Option<Bytes>,
+    at_most: Bytes,
+) -> Share {
     // What the operating system may have put there is nobody's for certain.
     if device.identity.system_pages() != SystemPages::No {
         return Share::default();
     }
     let keepers: Vec<_> = possible_keepers(run, scene).collect();
-    let noticed = |least: Bytes| if growth > least { growth } else { Bytes::ZERO };
+    let more = growth.unwrap_or(at_most);
+    let noticed = |least: Bytes| if more > least { more } else { Bytes::ZERO };
     if !others_listed(run, scene, device) {
         let blind = run.after.processes.is_none() || run.before.observer.out_of_sight() || run.out_of_sight();
-        return if blind || !keepers.is_empty() {
+        return if blind || growth.is_none() || !keepers.is_empty() {
             Share { certain: Bytes::ZERO, possible: noticed(NOTICEABLE) }
         } else {
-            Share { certain: growth, possible: Bytes::ZERO }
+            Share { certain: more, possible: Bytes::ZERO }
         };
     }
-    let possible = if keepers.iter().any(|p| scene.may_keep_a_handle(p)) {
-        // Contexts of others that start are on no list for a moment.
-        noticed(run.limits.max_unattributed)
-    } else {
-        let there = excess(&device.look).map_or(Bytes(u64::MAX), Bytes::at_least_zero);
-        let doubt = |h: &Handover| h.unlisted_doubt(run.limits.max_unattributed).min(there);
-        run.trace.device(&device.identity.uuid).map_or(Bytes::ZERO, |t| doubt(&t.handover))
-    };
-    Share { certain: Bytes::ZERO, possible }
+    let there = excess(&device.look).map_or(Bytes(u64::MAX), Bytes::at_least_zero);
+    let doubt = |h: &Handover| h.unlisted_doubt(run.limits.max_unattributed).min(there);
+    let doubt = run.trace.device(&device.identity.uuid).map_or(Bytes::ZERO, |t| doubt(&t.handover));
+    // What others gave back meanwhile hides growth, but no coincidence. Who is listed (a program that draws has no unified
+    // memory open either) has nothing bare.
+    let bare = |p: &&Process| !scene.is_listed(p.id) && scene.may_keep_a_handle(p);
+    let handle = keepers.iter().any(bare);
+    // Contexts of others that start are on no list for a moment.
+    let handed = if handle { noticed(run.limits.max_unattributed) } else { Bytes::ZERO };
+    Share { certain: Bytes::ZERO, possible: handed.max(doubt) }
 }
 
 /// Processes of others that came to have more NVIDIA files than before, and more than a program has that only watches:
@@ -104,10 +113,11 @@ pub(super) fn to_a_list(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> Sh
         let entry = EntryKey::from(e.entry);
         if !shares_with_the_run(run, process) {
             let doubt = trace.handover.listed_doubt(entry, run.limits.max_unattributed);
-            share.possible = share.possible + doubt.min(e.growth());
+            // Not less because it gave back memory of its own before.
+            share.possible = share.possible + doubt;
             continue;
         }
-        let handed_over = trace.handover.listed_then(entry).min(e.growth());
+        let handed_over = trace.handover.listed_then(entry);
         share.certain = share.certain + handed_over;
         // A producer that lived between two looks was never listed; the file that it shared still bears its number.
         let unseen = e.growth().saturating_sub(handed_over);
@@ -118,11 +128,11 @@ pub(super) fn to_a_list(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> Sh
     share
 }
 
-/// The process maps a file that is named after a process of the run.
-fn shares_with_the_run(run: &Run<'_>, process: &Process) -> bool {
+/// The process maps a file that is named after a process of the run, since the run.
+pub(super) fn shares_with_the_run(run: &Run<'_>, process: &Process) -> bool {
     let seen = run.trace.seen.iter().filter(|s| run.lineage((*s).into()) == Lineage::Own).map(|s| s.id.pid);
     let command = run.launch.command.iter().map(|c| c.id.pid);
-    seen.chain(command).any(|pid| shares_memory_of(process, pid))
+    seen.chain(command).any(|pid| shares_memory_of(run, process, pid))
 }
 
 fn beyond_chance(seen: Bytes, expected: f64, least: Bytes) -> Bytes {

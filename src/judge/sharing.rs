@@ -1,24 +1,23 @@
 //! Memory that one process allocated and another maps (CUDA IPC): when the first is gone, the driver lists its memory with
 //! the second. The proof is a mapped file in `/dev/shm` that CUDA or PyTorch named after the one that is gone.
 
-use super::scene::Scene;
+use super::{run::Run, scene::Scene};
 use crate::{
     model::{ProcId, Process},
     text,
 };
 
-/// Whether a process maps a shared-memory file that PyTorch or CUDA named after `pid`.
-pub(crate) fn shares_memory_of(process: &Process, pid: u32) -> bool {
-    mapped_from(process, pid).is_some()
+/// Whether a process maps a shared-memory file that PyTorch or CUDA named after `pid`, a process of the run.
+pub(crate) fn shares_memory_of(run: &Run<'_>, process: &Process, pid: u32) -> bool {
+    mapped_from(run, process, pid).is_some()
 }
 
-/// The mapped file that is named after `pid`.
-fn mapped_from(process: &Process, pid: u32) -> Option<&str> {
-    process
-        .shared_mappings
-        .iter()
-        .map(String::as_str)
-        .find(|path| maker(path).is_some_and(|(made_by, _)| made_by == pid))
+/// The mapped file that is named after `pid`. One that it mapped before was made by an earlier bearer of the number.
+fn mapped_from<'p>(run: &Run<'_>, process: &'p Process, pid: u32) -> Option<&'p str> {
+    let before = run.before.scanned().iter().find(|p| p.id == process.id);
+    let is_old = |path: &String| before.is_some_and(|before| before.shared_mappings.contains(path));
+    let made = |path: &&String| maker(path).is_some_and(|(made_by, _)| made_by == pid);
+    process.shared_mappings.iter().filter(made).find(|path| !is_old(path)).map(String::as_str)
 }
 
 /// Who made a file, and whether only sharing of GPU memory makes such files: `torch_PID_…` (decimal, also made for
@@ -42,7 +41,7 @@ fn in_a_run(scene: &Scene<'_>, process: &Process) -> Option<Vec<String>> {
     let run = scene.run?;
     let alive = |id: ProcId| scene.processes.iter().any(|p| p.id == id);
     run.trace.seen.iter().filter(|s| s.listed && s.id != process.id && !alive(s.id)).find_map(|gone| {
-        let file = mapped_from(process, gone.id.pid)?;
+        let file = mapped_from(run, process, gone.id.pid)?;
         let peaks = run.trace.devices.iter().flat_map(|d| &d.process_peaks);
         let had: crate::model::Bytes = peaks.filter(|(id, _)| *id == gone.id).map(|(_, bytes)| *bytes).sum();
         let command = text::shorten(&text::display_command(&gone.argv, &gone.comm), 60);

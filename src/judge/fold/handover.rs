@@ -24,6 +24,8 @@ pub(super) struct Looks {
     entries: BTreeMap<EntryKey, Growth>,
     level: Option<i128>,
     away: Option<Away>,
+    /// What had gone when the last good look of unlisted memory was, and since.
+    gone_unread: Option<Bytes>,
     unlisted_then: Bytes,
     unlisted_else: Bytes,
     others_listed: bool,
@@ -49,7 +51,15 @@ struct Growth {
 struct Away {
     since_ms: u64,
     in_ending_look: bool,
+    /// There was an ending look since.
+    ended: bool,
     nearest: i128,
+}
+
+impl Away {
+    const fn since(since_ms: u64, in_ending_look: bool, nearest: i128) -> Self {
+        Self { since_ms, in_ending_look, ended: in_ending_look, nearest }
+    }
 }
 
 impl Looks {
@@ -63,6 +73,7 @@ impl Looks {
             entries: BTreeMap::new(),
             level: unlisted,
             away: None,
+            gone_unread: None,
             unlisted_then: Bytes::ZERO,
             unlisted_else: Bytes::ZERO,
             others_listed: false,
@@ -84,12 +95,16 @@ impl Looks {
         let span = at_ms.saturating_sub(self.last_ms);
         self.last_ms = self.last_ms.max(at_ms);
         self.watched_ms += span;
+        // Behind a look whose memory and lists are not of one moment stands what became of those who were gone in it.
+        let gone = gone.into_iter().chain(self.gone_unread.take()).reduce(|a, b| a + b);
         if gone.is_some() {
             self.ending_ms += span;
         }
         self.grow(others, gone);
         if let Some(unlisted) = unlisted {
             self.level(at_ms, gone.is_some(), unlisted);
+        } else {
+            self.gone_unread = gone;
         }
         // Once there is a doubt it is looked at to its end: what others take meanwhile may still explain it.
         let doubtful = self.others_listed
@@ -133,10 +148,10 @@ impl Looks {
         let away = match self.away {
             Some(away) if (away.nearest > level) == (by > 0) => {
                 let nearest = if by > 0 { away.nearest.min(unlisted) } else { away.nearest.max(unlisted) };
-                Away { nearest, ..away }
+                Away { nearest, ended: away.ended || ending, ..away }
             }
             _ => {
-                self.away = Some(Away { since_ms: at_ms, in_ending_look: ending, nearest: unlisted });
+                self.away = Some(Away::since(at_ms, ending, unlisted));
                 return;
             }
         };
@@ -151,7 +166,9 @@ impl Looks {
             (false, _) => self.unlisted_then = self.unlisted_then.saturating_sub(moved),
         }
         self.level = Some(away.nearest);
-        self.away = None;
+        // What came on top of it meanwhile is a move of its own.
+        let more = (unlisted - away.nearest).abs() >= MOVED;
+        self.away = more.then(|| Away::since(at_ms, away.ended, unlisted));
     }
 
     /// Whether more looks may tell a hand-over to no list from chance.
@@ -160,7 +177,8 @@ impl Looks {
         let doubt = self
             .doubted_since
             .is_some_and(|since| quiet_ms < QUIET_TIMES * self.ending_ms || self.watched_ms - since < SLOW_RETURN_MS);
-        doubt || self.rising().0 >= self.noise.0 && self.others_listed
+        let rising = self.rising();
+        doubt || rising.0 > 0 && rising >= self.noise && self.others_listed
     }
 
     /// A rise of unlisted memory that began in an ending look and is not yet known to last.

@@ -166,7 +166,8 @@ fn a_foreign_consumer_with_a_proof_is_charged_and_not_to_be_ended() {
     consumer.id.start_ticks = 10;
     consumer.shared_mappings = vec!["/dev/shm/torch_71_5_0".into()];
     let producer = cuda(71, vec![ancestor(ROOT, "gpuresid")]);
-    let before = snapshot(listed(&[(72, 518)]), vec![consumer.clone()]);
+    let not_yet = Process { shared_mappings: Vec::new(), ..consumer.clone() };
+    let before = snapshot(listed(&[(72, 518)]), vec![not_yet]);
     let during = (listed(&[(71, 5730), (72, 518)]), vec![producer, consumer.clone()]);
     let report = run(before, &[during], snapshot(listed(&[(72, 5638)]), vec![consumer]));
     let held = holder(&report.holders, 72);

@@ -5,7 +5,10 @@ use super::{
     causes::{listed_beside, shell},
     settled::settle,
 };
-use crate::model::{Bytes, Process, Report, Verdict};
+use crate::{
+    judge::fold::Fold,
+    model::{Bytes, DeviceLook, FindingKind, Look, Process, ProcessState, Report, Scope, Verdict},
+};
 
 const OWN: u32 = 901;
 const KEEPER: u32 = 60;
@@ -15,10 +18,11 @@ const KEEPER: u32 = 60;
 struct Moment {
     listed: Vec<(u32, u64)>,
     unlisted: u64,
+    torn: bool,
 }
 
 fn moment(listed: &[(u32, u64)], unlisted: u64) -> Moment {
-    Moment { listed: listed.to_vec(), unlisted }
+    Moment { listed: listed.to_vec(), unlisted, torn: false }
 }
 
 fn neighbour(pid: u32) -> Process {
@@ -40,9 +44,12 @@ fn judged_with(ended: u64, world: impl Fn(u64) -> Moment, other: impl Fn(u32) ->
     let look = |n: u64| {
         let moment = world(n);
         let processes: Vec<_> = moment.listed.iter().map(|(pid, _)| person(*pid)).collect();
-        (n * 100, listed_beside(moment.unlisted, &moment.listed), processes)
+        let torn = if moment.torn { Bytes::mib(300) } else { Bytes::ZERO };
+        (n * 100, DeviceLook { torn, ..listed_beside(moment.unlisted, &moment.listed) }, processes)
     };
-    let (_, first, processes) = look(0);
+    let (_, first, mut processes) = look(0);
+    // What was mapped before the run proves nothing.
+    processes.iter_mut().for_each(|p| p.shared_mappings.clear());
     settle(snapshot(first, processes), ended, |n| Some(look(n)))
 }
 
@@ -193,4 +200,140 @@ fn a_new_bare_control_handle_of_others_is_a_doubt_whatever_chance_says() {
     // It was there before, with as much open: it was handed nothing.
     before.processes.as_mut().unwrap().push(bare(61));
     assert_eq!(settle(before, 50, held(true)).0.verdict, Verdict::Clean);
+}
+
+#[test]
+fn a_look_that_is_not_of_one_moment_does_not_hide_who_ended_in_it() {
+    let (report, _) = judged(6, |n| match n {
+        0 => moment(&[(KEEPER, 600)], 0),
+        n if n < 6 => moment(&[(KEEPER, 600), (OWN, 1018)], 0),
+        n => Moment { torn: n == 6, ..moment(&[(KEEPER, 600)], 500) },
+    });
+    assert_eq!((report.verdict, high(&report)), (Verdict::Inconclusive, 500));
+    // Where there is none of one moment before or after, what is in use is not known to be nobody's, though no other is there.
+    for before in [true, false] {
+        let (report, _) = judged(6, |n| match n {
+            n if (1..6).contains(&n) => moment(&[(OWN, 1018)], 0),
+            n => Moment { torn: (n == 0) == before, ..moment(&[], if n == 0 { 0 } else { 500 }) },
+        });
+        assert_eq!((report.verdict, high(&report)), (Verdict::Inconclusive, 500), "{before}");
+    }
+}
+
+#[test]
+fn a_rise_of_others_just_before_does_not_hide_one_in_the_ending_look() {
+    let (report, _) = judged(200, |n| {
+        let own = (1..200).contains(&n).then_some((OWN, 1018));
+        let unlisted = if n >= 199 { 70 } else { 0 } + if n >= 200 { 500 } else { 0 };
+        moment(&[Some((KEEPER, 600)), own].into_iter().flatten().collect::<Vec<_>>(), unlisted)
+    });
+    assert_eq!((report.verdict, high(&report)), (Verdict::Inconclusive, 500));
+}
+
+#[test]
+fn what_the_keeper_gave_back_before_does_not_hide_what_came_to_it() {
+    let world = |n: u64| match n {
+        0 => moment(&[(KEEPER, 2500)], 0),
+        n if n < 50 => moment(&[(KEEPER, 2500), (OWN, 2018)], 0),
+        n if n < 200 => moment(&[(KEEPER, 1000), (OWN, 2018)], 0),
+        _ => moment(&[(KEEPER, 2500)], 0),
+    };
+    let (report, _) = judged(200, world);
+    assert_eq!((report.verdict, high(&report)), (Verdict::Inconclusive, 1500));
+    let maps = |pid: u32| Process { shared_mappings: vec![format!("/dev/shm/cuda.shm.0.{OWN:x}.1")], ..neighbour(pid) };
+    assert_eq!(judged_with(200, world, maps).0.verdict, Verdict::Residue);
+}
+
+#[test]
+fn a_mapping_from_before_was_named_after_an_earlier_bearer_of_the_number() {
+    let old = || Process { shared_mappings: vec![format!("/dev/shm/cuda.shm.0.{OWN:x}.1")], ..neighbour(KEEPER) };
+    let own = || process(id(OWN, 9_902), vec![ancestor(ROOT, "gpuresid")], Some(files(23, 2, 4)));
+    let before = snapshot(listed_beside(0, &[(KEEPER, 518)]), vec![old()]);
+    let (report, _) = settle(before, 6, |n| match n {
+        n if n < 6 => Some((n * 100, listed_beside(0, &[(KEEPER, 518), (OWN, 2018)]), vec![old(), own()])),
+        n => Some((n * 100, listed_beside(0, &[(KEEPER, 2018)]), vec![old()])),
+    });
+    assert_eq!(report.verdict, Verdict::Clean);
+}
+
+#[test]
+fn who_is_charged_for_is_not_said_to_have_grown_for_nothing() {
+    let stopped = |pid: u32| Process {
+        shared_mappings: vec![format!("/dev/shm/cuda.shm.0.{OWN:x}.1")],
+        state: ProcessState::Stopped,
+        ..neighbour(pid)
+    };
+    let world = |n: u64| match n {
+        0 => moment(&[(KEEPER, 518)], 0),
+        n if n < 6 => moment(&[(KEEPER, 518), (OWN, 2018)], 0),
+        _ => moment(&[(KEEPER, 2018)], 0),
+    };
+    let (report, _) = judged_with(6, world, stopped);
+    assert_eq!(report.verdict, Verdict::Residue);
+    assert!(report.findings.iter().all(|f| f.kind != FindingKind::Grown), "{:?}", report.findings);
+}
+
+/// Beside a neighbour with 500 MiB on no list, who gives them back before the command leaves as much.
+fn beside_one_that_gave_back(handle: bool) -> Report {
+    let before = snapshot(listed_beside(500, &[(KEEPER, 600)]), vec![neighbour(KEEPER)]);
+    let look = |n: u64| {
+        let own = (n < 6).then_some((OWN, 1018));
+        let listed: Vec<_> = [Some((KEEPER, 600)), own].into_iter().flatten().collect();
+        let own = process(id(OWN, 9_902), vec![ancestor(ROOT, "gpuresid")], Some(files(23, 2, 4)));
+        let bare = process(id(61, 61), shell(), Some(files(0, 1, 0)));
+        let processes =
+            [Some(neighbour(KEEPER)), (n < 6).then_some(own), (handle && n > 1).then_some(bare)].into_iter().flatten();
+        Some((n * 100, listed_beside(if (3..6).contains(&n) { 0 } else { 500 }, &listed), processes.collect()))
+    };
+    settle(before, 6, look).0
+}
+
+#[test]
+fn a_bare_handle_of_others_does_not_take_a_doubt_away() {
+    for handle in [false, true] {
+        let report = beside_one_that_gave_back(handle);
+        assert_eq!((report.verdict, high(&report)), (Verdict::Inconclusive, 500), "{handle}");
+    }
+}
+
+#[test]
+fn a_program_that_draws_has_no_bare_handle() {
+    let (report, _) = judged_with(
+        50,
+        |n| {
+            let draws = (n > 10).then_some((62, 300));
+            let own = (1..50).contains(&n).then_some((OWN, 1018));
+            let listed: Vec<_> = [Some((KEEPER, 600)), draws, own].into_iter().flatten().collect();
+            moment(&listed, if n > 20 { 150 } else { 0 })
+        },
+        |pid| Process { files: Some(if pid == 62 { files(12, 1, 0) } else { files(23, 2, 4) }), ..neighbour(pid) },
+    );
+    assert_eq!(report.verdict, Verdict::Clean);
+}
+
+#[test]
+fn nobody_is_to_be_ended_whose_handle_and_run_are_guesses() {
+    let service = || Process {
+        age_seconds: Some(20),
+        ..process(id(20_000, 50_000), vec![ancestor(id(1, 0), "init")], Some(files(0, 1, 0)))
+    };
+    let before = snapshot(listed_beside(0, &[(KEEPER, 600)]), vec![neighbour(KEEPER)]);
+    let (report, _) = settle(before, 50, |n| {
+        let own = process(id(OWN, 9_902), vec![ancestor(ROOT, "gpuresid")], Some(files(23, 2, 4)));
+        let listed: Vec<_> = [Some((KEEPER, 600)), (n < 50).then_some((OWN, 1018))].into_iter().flatten().collect();
+        let processes = [Some(neighbour(KEEPER)), (n < 50).then_some(own), (n > 10).then(service)];
+        let unlisted = if n > 20 { 200 } else { 0 };
+        Some((n * 100, listed_beside(unlisted, &listed), processes.into_iter().flatten().collect()))
+    });
+    assert_eq!(report.verdict, Verdict::Inconclusive);
+    let told: Vec<_> = report.advice.iter().filter_map(|a| a.command.as_deref()).collect();
+    assert!(told.iter().all(|command| !command.contains("kill")), "{told:?}");
+}
+
+#[test]
+fn where_nothing_is_noise_nothing_that_did_not_rise_is_looked_at() {
+    let before = snapshot(listed_beside(0, &[(KEEPER, 600)]), vec![neighbour(KEEPER)]);
+    let mut fold = Fold::new(&before, Scope::Run, Some(ROOT), Bytes::ZERO);
+    fold.look(&Look { at_ms: 100, devices: vec![before.devices[0].look.clone()] }, true);
+    assert!(!fold.charge().undecided);
 }

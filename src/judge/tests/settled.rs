@@ -34,7 +34,8 @@ pub(super) fn settle(
             end_ms = at_ms;
         }
         let charge = fold.charge();
-        if n >= ended && charge.entries == 0 && (!charge.undecided || at_ms >= end_ms + LOOK_ON_MS) {
+        let settled = charge.complete && !charge.undecided;
+        if n >= ended && charge.entries == 0 && (settled || at_ms >= end_ms + LOOK_ON_MS) {
             break;
         }
     }
