@@ -14,6 +14,8 @@ const MOVED: i128 = 64 << 20;
 const STAYED_MS: u64 = 90;
 /// Memory may come back late; where the ending looks were short, a hundred times their time would be too.
 const SLOW_RETURN_MS: u64 = 1000;
+/// The longest that a doubt is looked at after the end, as in settling.
+const LOOK_ON_MS: u64 = 12_000;
 
 /// The looks of one device, as they come in.
 #[derive(Debug)]
@@ -177,6 +179,9 @@ impl Looks {
         let doubt = self
             .doubted_since
             .is_some_and(|since| quiet_ms < QUIET_TIMES * self.ending_ms || self.watched_ms - since < SLOW_RETURN_MS);
+        // What others took meanwhile explains so much of it that quiet time would not bring the doubt back.
+        let later = Handover { watched_ms: self.watched_ms + LOOK_ON_MS, ..self.totals() };
+        let doubt = doubt && later.unlisted_doubt(self.noise).0 > 0;
         let rising = self.rising();
         doubt || rising.0 > 0 && rising >= self.noise && self.others_listed
     }

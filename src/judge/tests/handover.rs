@@ -337,3 +337,14 @@ fn where_nothing_is_noise_nothing_that_did_not_rise_is_looked_at() {
     fold.look(&Look { at_ms: 100, devices: vec![before.devices[0].look.clone()] }, true);
     assert!(!fold.charge().undecided);
 }
+
+#[test]
+fn what_is_long_explained_is_not_looked_at_any_more() {
+    // Memory of a neighbour that grows in steps, the first of which fell into an ending look.
+    let (report, looks) = judged(600, |n| {
+        let own = (n % 4 != 0 && n < 600).then_some((OWN + u32::try_from(n / 4).unwrap(), 1018));
+        let unlisted = if n >= 4 { 600 } else { 0 } + n.min(500) / 50 * 600;
+        moment(&[Some((KEEPER, 600)), own].into_iter().flatten().collect::<Vec<_>>(), unlisted)
+    });
+    assert_eq!((report.verdict, looks), (Verdict::Clean, 600));
+}
