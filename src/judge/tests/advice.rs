@@ -1,15 +1,12 @@
 //! What is advised and what is not: to whom a remedy is given, what a step says that it gives back, and whom no step ends.
 
 use super::{
-    build::{COMMAND, ROOT, ancestor, entry, id, launch, look, snapshot},
+    build::{COMMAND, ROOT, ancestor, entry, id, launch, look, observation, snapshot},
     causes::{MIB, commands, cuda, holder, init, listed, listed_beside, mps_server, one, rank, run, shell},
 };
 use crate::{
     judge::{judge, status},
-    model::{
-        Ancestor, Cause, DeviceLook, Entry, Limits, Lineage, ListKind, Observation, Process, ProcessState, Report,
-        Scope, Verdict, schema,
-    },
+    model::{Ancestor, Cause, DeviceLook, Entry, Lineage, ListKind, Process, ProcessState, Report, Scope, Verdict},
 };
 
 fn below_us() -> Vec<Ancestor> {
@@ -28,15 +25,7 @@ fn compared(look: DeviceLook, processes: Vec<Process>, above_us: &[Ancestor]) ->
     after.observer.ancestors = above_us.iter().map(|a| a.id).collect();
     let mut launch = launch(COMMAND, ROOT, Scope::New, false);
     (launch.command, launch.root, launch.all_gone) = (None, None, None);
-    judge(&Observation {
-        schema: schema::OBSERVATION.into(),
-        before: snapshot(listed(&[]), Vec::new()),
-        trace: Default::default(),
-        after,
-        launch,
-        limits: Limits::default(),
-        torch: None,
-    })
+    judge(&observation(snapshot(listed(&[]), Vec::new()), Default::default(), after, launch))
 }
 
 fn advised(report: &Report) -> Vec<&str> {

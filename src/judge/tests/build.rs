@@ -2,7 +2,8 @@
 
 use crate::model::{
     Ancestor, BootId, Bytes, Command, Device, DeviceFiles, DeviceIdentity, DeviceLook, DriverInfo, DriverSource, End,
-    Entry, Launch, ListKind, Memory, MemoryApi, Observer, ProcId, Process, ProcessState, Scope, Snapshot, Uuid, schema,
+    Entry, Launch, Limits, ListKind, Memory, MemoryApi, Observation, Observer, ProcId, Process, ProcessState, Scope,
+    Snapshot, Trace, Uuid, schema,
 };
 use std::collections::BTreeSet;
 
@@ -170,5 +171,18 @@ pub(in crate::judge) fn launch(command: ProcId, root: ProcId, scope: Scope, all_
         oom_kills: None,
         leftovers: Vec::new(),
         report_file: None,
+    }
+}
+
+/// What a judgement is made of, with the default limits.
+pub(in crate::judge) fn observation(before: Snapshot, trace: Trace, after: Snapshot, launch: Launch) -> Observation {
+    Observation {
+        schema: schema::OBSERVATION.into(),
+        before,
+        trace,
+        after,
+        launch,
+        limits: Limits::default(),
+        torch: None,
     }
 }

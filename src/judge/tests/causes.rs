@@ -1,12 +1,12 @@
 //! Every cause and the advice for it, on looks made by hand: one test a cause, each with what looks like it and is not.
 
-use super::build::{COMMAND, NOISE, ROOT, ancestor, entry, files, id, launch, look, process, snapshot};
+use super::build::{COMMAND, NOISE, ROOT, ancestor, entry, files, id, launch, look, observation, process, snapshot};
 use crate::{
     judge::{fold::Fold, judge, status, status_of_all},
     model::{
-        Addressing, Ancestor, Blocked, BlockedThread, Bytes, Cause, DeviceLook, Entry, FindingKind, Holder, Limits,
-        Lineage, ListKind, Look, NumaMemory, Observation, OnSigterm, Process, ProcessState, Report, Scope, Snapshot,
-        StatusReport, Uninspected, Verdict, schema,
+        Addressing, Ancestor, Blocked, BlockedThread, Bytes, Cause, DeviceLook, Entry, FindingKind, Holder, Lineage,
+        ListKind, Look, NumaMemory, Observation, OnSigterm, Process, ProcessState, Report, Scope, Snapshot,
+        StatusReport, Uninspected, Verdict,
     },
 };
 
@@ -76,15 +76,7 @@ fn run_in_company(before: Snapshot, looks: &[(DeviceLook, Vec<Process>)], after:
     let own = |p: &&Process| p.ancestors.iter().any(|a| a.id == ROOT);
     launch.survivors = after.scanned().iter().filter(own).map(|p| p.id).collect();
     launch.all_gone = Some(launch.survivors.is_empty());
-    judge(&Observation {
-        schema: schema::OBSERVATION.into(),
-        before,
-        trace: fold.finish(),
-        after,
-        launch,
-        limits: Limits::default(),
-        torch: None,
-    })
+    judge(&observation(before, fold.finish(), after, launch))
 }
 
 fn blocked(channel: &str, states: &[(ProcessState, u32)]) -> Option<Blocked> {
@@ -527,15 +519,12 @@ fn programs_with_a_way_of_their_own() {
 
 #[test]
 fn how_a_command_died_is_a_finding() {
-    let mut killed = Observation {
-        schema: schema::OBSERVATION.into(),
-        before: snapshot(listed(&[]), Vec::new()),
-        trace: Default::default(),
-        after: snapshot(listed(&[]), Vec::new()),
-        launch: launch(COMMAND, ROOT, Scope::Run, true),
-        limits: Limits::default(),
-        torch: None,
-    };
+    let mut killed = observation(
+        snapshot(listed(&[]), Vec::new()),
+        Default::default(),
+        snapshot(listed(&[]), Vec::new()),
+        launch(COMMAND, ROOT, Scope::Run, true),
+    );
     let died = |o: &Observation| judge(o).findings.into_iter().find(|f| f.kind == FindingKind::Died).map(|f| f.text);
     assert_eq!(died(&killed), None);
     killed.launch.oom_kills = Some(1);

@@ -1,12 +1,12 @@
 //! Every sequence of `tests/recordings/`, judged. The expected numbers were computed by hand from the recorded bytes
 //! before the code was run; one context costs 9,279,897 bytes by the model and 9,240,576 in the recordings.
 
-use super::build::{NOISE, ancestor, id, launch, process};
+use super::build::{NOISE, ancestor, id, launch, observation, process};
 use crate::{
     judge::{fold::Fold, judge},
     model::{
-        Ancestor, BootId, Bytes, Cause, Device, DeviceFiles, DeviceIdentity, DeviceLook, Entry, Limits, ListKind, Look,
-        Memory, MemoryApi, Observation, ProcId, Process, ProcessState, Report, Scope, Snapshot, Uuid, Verdict, schema,
+        Ancestor, BootId, Bytes, Cause, Device, DeviceFiles, DeviceIdentity, DeviceLook, Entry, ListKind, Look, Memory,
+        MemoryApi, Observation, ProcId, Process, ProcessState, Report, Scope, Snapshot, Uuid, Verdict,
     },
 };
 use serde::Deserialize;
@@ -215,15 +215,7 @@ impl Case {
         let mut launch = launch(command, root, Scope::Run, alive == 0);
         launch.survivors = after.scanned().iter().filter(|p| own.contains(&p.id.pid)).map(|p| p.id).collect();
         assert!(last.dead.iter().all(|pid| !last.processes.iter().any(|p| p.pid == *pid)));
-        Observation {
-            schema: schema::OBSERVATION.into(),
-            before,
-            trace: fold.finish(),
-            after,
-            launch,
-            limits: Limits::default(),
-            torch: None,
-        }
+        observation(before, fold.finish(), after, launch)
     }
 
     /// Judges, and compares with `low`, `high` and the verdict that were computed by hand.

@@ -1,9 +1,9 @@
 //! Looks at a made-up or recorded world for as long as a check would, and judges.
 
-use super::build::{COMMAND, NOISE, ROOT, launch};
+use super::build::{COMMAND, NOISE, ROOT, launch, observation};
 use crate::{
     judge::{fold::Fold, judge},
-    model::{DeviceLook, Limits, Look, Observation, Process, Report, Scope, Snapshot, schema},
+    model::{DeviceLook, Look, Process, Report, Scope, Snapshot},
 };
 
 /// Longest time that a doubt is looked at after the end, as in settling.
@@ -42,14 +42,6 @@ pub(super) fn settle(
     let own = |p: &&Process| p.ancestors.iter().any(|a| a.id == ROOT);
     let mut launch = launch(COMMAND, ROOT, Scope::Run, !after.scanned().iter().any(|p| own(&p)));
     launch.survivors = after.scanned().iter().filter(own).map(|p| p.id).collect();
-    let report = judge(&Observation {
-        schema: schema::OBSERVATION.into(),
-        before,
-        trace: fold.finish(),
-        after,
-        launch,
-        limits: Limits::default(),
-        torch: None,
-    });
+    let report = judge(&observation(before, fold.finish(), after, launch));
     (report, looks)
 }

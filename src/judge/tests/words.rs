@@ -1,9 +1,9 @@
 //! The words for processes: of a few all are named, of one it is not said "1 of them".
 
-use super::build::{COMMAND, ROOT, ancestor, entry, files, id, launch, look, process, snapshot};
+use super::build::{COMMAND, ROOT, ancestor, entry, files, id, launch, look, observation, process, snapshot};
 use crate::{
     judge::{judge, status},
-    model::{FindingKind, Gap, Limits, Observation, Scope, Uninspected, schema},
+    model::{FindingKind, Gap, Scope, Uninspected},
     report::redact,
 };
 
@@ -47,15 +47,12 @@ fn living(pids: &[u32], listed: &[u32]) -> String {
     };
     let mut launch = launch(COMMAND, ROOT, Scope::Run, false);
     launch.survivors = pids.iter().map(|pid| id(*pid, 9_100)).collect();
-    let report = judge(&Observation {
-        schema: schema::OBSERVATION.into(),
-        before: snapshot(look(0, Vec::new()), Vec::new()),
-        trace: Default::default(),
-        after: snapshot(look((listed.len() as u64) << 30, entries), pids.iter().map(own).collect()),
+    let report = judge(&observation(
+        snapshot(look(0, Vec::new()), Vec::new()),
+        Default::default(),
+        snapshot(look((listed.len() as u64) << 30, entries), pids.iter().map(own).collect()),
         launch,
-        limits: Limits::default(),
-        torch: None,
-    });
+    ));
     report.findings.into_iter().find(|f| f.kind == FindingKind::StillRunning).map(|f| f.text).unwrap_or_default()
 }
 

@@ -1,12 +1,10 @@
 //! A world with one GPU, a checked command and neighbours, that knows the truth: what every process holds, listed or
 //! not. It shows the judgement only what NVML and `/proc` would show.
 
-use super::build::{COMMAND, NOISE, ROOT, ancestor, entry, files, id, launch, look, process, snapshot};
+use super::build::{COMMAND, NOISE, ROOT, ancestor, entry, files, id, launch, look, observation, process, snapshot};
 use crate::{
     judge::{fold::Fold, judge},
-    model::{
-        Bytes, DeviceFiles, DeviceLook, Limits, Look, Observation, ProcId, Process, Report, Scope, Snapshot, schema,
-    },
+    model::{Bytes, DeviceFiles, DeviceLook, Look, Observation, ProcId, Process, Report, Scope, Snapshot},
 };
 
 /// A device in use and each context cost this beside what is listed (measured: 8.8125, 14.375, 20.0 MiB).
@@ -200,14 +198,6 @@ pub(super) fn tell(story: &Story) -> Told {
     let after = world.snapshot();
     let mut run = launch(COMMAND, ROOT, Scope::Run, !world.own_alive());
     run.survivors = world.bodies.iter().filter(|b| b.own).map(|b| b.id).collect();
-    let observation = Observation {
-        schema: schema::OBSERVATION.into(),
-        before,
-        trace: fold.finish(),
-        after,
-        launch: run,
-        limits: Limits::default(),
-        torch: None,
-    };
+    let observation = observation(before, fold.finish(), after, run);
     Told { report: judge(&observation), observation, world }
 }
