@@ -197,11 +197,10 @@ fn parts(run: &Run<'_>, scene: &Scene<'_>, device: &Device, comparable: bool, ga
 fn hiders<'a>(run: &'a Run<'_>, scene: &'a Scene<'_>) -> impl Iterator<Item = &'a Process> {
     let may_hold = |lineage| matches!(lineage, Lineage::Own | Lineage::Unknown);
     let begins = |p: &Process| p.age_seconds == Some(0) && p.files.as_ref().is_some_and(|f| f.uvm() == 0);
-    scene.near().filter(move |p| {
+    let open = scene.near().filter(|p| p.can_hold_memory() != Some(false));
+    open.filter(move |p| {
         let lineage = scene.attribute(run, p).lineage;
-        p.can_hold_memory() != Some(false)
-            && may_hold(lineage)
-            && (lineage == Lineage::Own || !(scene.looks_like_nvml_client(p) || begins(p)))
+        may_hold(lineage) && (lineage == Lineage::Own || !(scene.looks_like_nvml_client(p) || begins(p)))
     })
 }
 

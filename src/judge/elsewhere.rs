@@ -2,7 +2,7 @@
 //! says nothing about it, and a reader has to know that.
 
 use super::{run::Run, scene::Scene, unattributed::short};
-use crate::model::{Finding, FindingKind, Lineage, Process};
+use crate::model::{Finding, FindingKind, Process};
 use std::collections::BTreeSet;
 
 /// One finding for all processes of the run that have something open there.
@@ -18,12 +18,13 @@ pub(super) fn not_looked_at(run: &Run<'_>, scene: &Scene<'_>) -> Option<Finding>
         let there = files().filter(|(minor, count)| !looked_at.contains(minor) && (!is_here || *count > client));
         there.map(|(minor, _)| minor).collect()
     };
-    let own = |p: &&Process| {
-        let said = scene.attribute(run, p);
-        said.lineage == Lineage::Own && !said.by_scope
-    };
-    let found: Vec<(&Process, Vec<u32>)> =
-        scene.processes.iter().filter(own).map(|p| (p, open(p))).filter(|(_, minors)| !minors.is_empty()).collect();
+    let found: Vec<(&Process, Vec<u32>)> = scene
+        .processes
+        .iter()
+        .filter(|p| scene.is_of_the_run(run, p))
+        .map(|p| (p, open(p)))
+        .filter(|(_, minors)| !minors.is_empty())
+        .collect();
     let pids: Vec<String> = found.iter().map(|(p, _)| p.id.pid.to_string()).collect();
     let minors: BTreeSet<u32> = found.iter().flat_map(|(_, minors)| minors.iter().copied()).collect();
     let files: Vec<String> = minors.iter().map(|minor| format!("/dev/nvidia{minor}")).collect();

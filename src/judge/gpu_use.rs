@@ -11,11 +11,7 @@ const SEEN_WITHIN_MS: u64 = 500;
 pub(super) fn used_gpu(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged]) -> Option<bool> {
     let command = run.launch.command.as_ref()?;
     let peak = judged.iter().any(|j| j.report.command_peak_bytes.is_some_and(|peak| peak.0 > 0));
-    let own = |p: &&_| {
-        let said = scene.attribute(run, p);
-        said.lineage == Lineage::Own && !said.by_scope
-    };
-    let open = scene.near().filter(|p| p.can_hold_memory() == Some(true)).any(|p| own(&p));
+    let open = scene.near().filter(|p| p.can_hold_memory() == Some(true)).any(|p| scene.is_of_the_run(run, p));
     if peak || run.own_was_listed || open {
         return Some(true);
     }

@@ -4,8 +4,7 @@
 //! On a shared GPU such coincidences are daily noise: neighbours grow all the time. So what speaks for chance is how much
 //! the same keeper grows at other times, in bytes and seconds. If a keeper's growth fell at random, on average a share of
 //! it as large as the ending looks' share of the time would coincide; a hundred times that much is less than one per cent
-//! likely (Markov's inequality). The sums are kept
-//! by [`super::fold`] as the looks come in.
+//! likely (Markov's inequality). The sums are kept by [`super::fold`] as the looks come in.
 
 use super::{
     accounting::{Share, excess},
@@ -15,7 +14,7 @@ use super::{
     scene::Scene,
     sharing::shares_memory_of,
 };
-use crate::model::{Bytes, Device, EntryKey, Handover, Lineage, Process, SystemPages};
+use crate::model::{Bytes, Device, EntryKey, Handover, Lineage, ProcId, Process, SystemPages};
 
 /// What would be expected by chance, as a part of what was seen, below which chance is no explanation.
 const UNLIKELY: f64 = 0.015;
@@ -130,9 +129,10 @@ pub(super) fn to_a_list(run: &Run<'_>, scene: &Scene<'_>, device: &Device) -> Sh
 
 /// The process maps a file that is named after a process of the run, since the run.
 pub(super) fn shares_with_the_run(run: &Run<'_>, process: &Process) -> bool {
-    let seen = run.trace.seen.iter().filter(|s| run.lineage((*s).into()) == Lineage::Own).map(|s| s.id.pid);
-    let command = run.launch.command.iter().map(|c| c.id.pid);
-    seen.chain(command).any(|pid| shares_memory_of(run, process, pid))
+    // Whose file it maps is asked before whose process that is: few map any.
+    let maps = |id: ProcId| shares_memory_of(run, process, id.pid);
+    run.launch.command.as_ref().is_some_and(|command| maps(command.id))
+        || run.trace.seen.iter().any(|s| maps(s.id) && run.lineage(s.into()) == Lineage::Own)
 }
 
 fn beyond_chance(seen: Bytes, expected: f64, least: Bytes) -> Bytes {

@@ -163,6 +163,12 @@ impl<'a> Scene<'a> {
         }
     }
 
+    /// A process of the run by more than that it is new.
+    pub(crate) fn is_of_the_run(&self, run: &Run<'_>, process: &Process) -> bool {
+        let said = self.attribute(run, process);
+        said.lineage == Lineage::Own && !said.by_scope
+    }
+
     /// Memory beyond lists and context cost on the device with the most of it. Where the operating system may keep
     /// pages of its own it is no sign of a holder.
     pub(crate) fn largest_excess(&self) -> Option<(&'a Device, Bytes)> {

@@ -14,8 +14,8 @@ pub(crate) fn shares_memory_of(run: &Run<'_>, process: &Process, pid: u32) -> bo
 
 /// The mapped file that is named after `pid`. One that it mapped before was made by an earlier bearer of the number.
 fn mapped_from<'p>(run: &Run<'_>, process: &'p Process, pid: u32) -> Option<&'p str> {
-    let before = run.before.scanned().iter().find(|p| p.id == process.id);
-    let is_old = |path: &String| before.is_some_and(|before| before.shared_mappings.contains(path));
+    let before = || run.before.scanned().iter().find(|p| p.id == process.id);
+    let is_old = |path: &String| before().is_some_and(|before| before.shared_mappings.contains(path));
     let made = |path: &&String| maker(path).is_some_and(|(made_by, _)| made_by == pid);
     process.shared_mappings.iter().filter(made).find(|path| !is_old(path)).map(String::as_str)
 }

@@ -153,7 +153,7 @@ impl DeviceFold {
         let gone = |(k, bytes): (&EntryKey, &Option<Bytes>)| {
             (!now.contains_key(k) && is_charged(k)).then(|| bytes.unwrap_or(Bytes(u64::MAX)))
         };
-        let gone = self.last.iter().filter_map(gone).reduce(|sum, bytes| Bytes(sum.0.saturating_add(bytes.0)));
+        let gone = self.last.iter().filter_map(gone).reduce(|sum, bytes| sum + bytes);
         // Who was gone before it could be named may have been the run's.
         let is_others =
             |k: &EntryKey| self.origins.get(k).is_some_and(|o| (o.first_ms == 0 || o.id.is_some()) && !charged(o));

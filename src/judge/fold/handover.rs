@@ -21,16 +21,13 @@ const LOOK_ON_MS: u64 = 12_000;
 #[derive(Debug)]
 pub(super) struct Looks {
     last_ms: u64,
-    watched_ms: u64,
-    ending_ms: u64,
+    /// The sums so far, without who grew.
+    totals: Handover,
     entries: BTreeMap<EntryKey, Growth>,
     level: Option<i128>,
     away: Option<Away>,
     /// What had gone when the last good look of unlisted memory was, and since.
     gone_unread: Option<Bytes>,
-    unlisted_then: Bytes,
-    unlisted_else: Bytes,
-    others_listed: bool,
     /// Unlisted growth below this is noise.
     noise: Bytes,
     /// Since then, in milliseconds watched, memory on no list that came in ending looks is there that chance does not
@@ -70,15 +67,11 @@ impl Looks {
     pub(super) fn new(entries: &[Entry], unlisted: Option<i128>, noise: Bytes) -> Self {
         let mut looks = Self {
             last_ms: 0,
-            watched_ms: 0,
-            ending_ms: 0,
+            totals: Handover::default(),
             entries: BTreeMap::new(),
             level: unlisted,
             away: None,
             gone_unread: None,
-            unlisted_then: Bytes::ZERO,
-            unlisted_else: Bytes::ZERO,
-            others_listed: false,
             noise,
             doubted_since: None,
         };
@@ -96,11 +89,11 @@ impl Looks {
     ) {
         let span = at_ms.saturating_sub(self.last_ms);
         self.last_ms = self.last_ms.max(at_ms);
-        self.watched_ms += span;
+        self.totals.watched_ms += span;
         // Behind a look whose memory and lists are not of one moment stands what became of those who were gone in it.
         let gone = gone.into_iter().chain(self.gone_unread.take()).reduce(|a, b| a + b);
         if gone.is_some() {
-            self.ending_ms += span;
+            self.totals.ending_ms += span;
         }
         self.grow(others, gone);
         if let Some(unlisted) = unlisted {
@@ -109,20 +102,20 @@ impl Looks {
             self.gone_unread = gone;
         }
         // Once there is a doubt it is looked at to its end: what others take meanwhile may still explain it.
-        let doubtful = self.others_listed
-            && self.unlisted_then >= self.noise
-            && (self.doubted_since.is_some() || self.totals().unlisted_doubt(self.noise).0 > 0);
-        self.doubted_since = doubtful.then_some(self.doubted_since.unwrap_or(self.watched_ms));
+        let doubtful = self.totals.others_listed
+            && self.totals.unlisted_then >= self.noise
+            && (self.doubted_since.is_some() || self.totals.unlisted_doubt(self.noise).0 > 0);
+        self.doubted_since = doubtful.then_some(self.doubted_since.unwrap_or(self.totals.watched_ms));
     }
 
     fn grow(&mut self, others: impl Iterator<Item = (EntryKey, Option<Bytes>)>, gone: Option<Bytes>) {
         let mut before = std::mem::take(&mut self.entries);
         for (key, bytes) in others {
-            self.others_listed = true;
+            self.totals.others_listed = true;
             let mut growth = before.remove(&key).unwrap_or(Growth {
                 bytes,
-                since_ms: self.watched_ms,
-                ending_before_ms: self.ending_ms,
+                since_ms: self.totals.watched_ms,
+                ending_before_ms: self.totals.ending_ms,
                 grown: Bytes::ZERO,
                 grown_then: Bytes::ZERO,
             });
@@ -163,9 +156,9 @@ impl Looks {
         }
         let moved = Bytes::at_least_zero((away.nearest - level).abs());
         match (by > 0, away.in_ending_look) {
-            (true, true) => self.unlisted_then = self.unlisted_then + moved,
-            (true, false) => self.unlisted_else = self.unlisted_else + moved,
-            (false, _) => self.unlisted_then = self.unlisted_then.saturating_sub(moved),
+            (true, true) => self.totals.unlisted_then = self.totals.unlisted_then + moved,
+            (true, false) => self.totals.unlisted_else = self.totals.unlisted_else + moved,
+            (false, _) => self.totals.unlisted_then = self.totals.unlisted_then.saturating_sub(moved),
         }
         self.level = Some(away.nearest);
         // What came on top of it meanwhile is a move of its own.
@@ -175,15 +168,15 @@ impl Looks {
 
     /// Whether more looks may tell a hand-over to no list from chance.
     pub(super) fn is_undecided(&self) -> bool {
-        let quiet_ms = self.watched_ms.saturating_sub(self.ending_ms);
-        let doubt = self
-            .doubted_since
-            .is_some_and(|since| quiet_ms < QUIET_TIMES * self.ending_ms || self.watched_ms - since < SLOW_RETURN_MS);
+        let quiet_ms = self.totals.watched_ms.saturating_sub(self.totals.ending_ms);
+        let doubt = self.doubted_since.is_some_and(|since| {
+            quiet_ms < QUIET_TIMES * self.totals.ending_ms || self.totals.watched_ms - since < SLOW_RETURN_MS
+        });
         // What others took meanwhile explains so much of it that quiet time would not bring the doubt back.
-        let later = Handover { watched_ms: self.watched_ms + LOOK_ON_MS, ..self.totals() };
+        let later = Handover { watched_ms: self.totals.watched_ms + LOOK_ON_MS, ..self.totals.clone() };
         let doubt = doubt && later.unlisted_doubt(self.noise).0 > 0;
         let rising = self.rising();
-        doubt || rising.0 > 0 && rising >= self.noise && self.others_listed
+        doubt || rising.0 > 0 && rising >= self.noise && self.totals.others_listed
     }
 
     /// A rise of unlisted memory that began in an ending look and is not yet known to last.
@@ -196,19 +189,7 @@ impl Looks {
 
     /// Somebody else was listed in some look.
     pub(super) const fn others_listed(&self) -> bool {
-        self.others_listed
-    }
-
-    /// The sums so far, without who grew.
-    const fn totals(&self) -> Handover {
-        Handover {
-            watched_ms: self.watched_ms,
-            ending_ms: self.ending_ms,
-            unlisted_then: self.unlisted_then,
-            unlisted_else: self.unlisted_else,
-            growers: Vec::new(),
-            others_listed: self.others_listed,
-        }
+        self.totals.others_listed
     }
 
     /// The sums so far.
@@ -218,13 +199,13 @@ impl Looks {
             growers: growers
                 .map(|(entry, g)| Grower {
                     entry: *entry,
-                    watched_ms: self.watched_ms.saturating_sub(g.since_ms),
-                    ending_ms: self.ending_ms.saturating_sub(g.ending_before_ms),
+                    watched_ms: self.totals.watched_ms.saturating_sub(g.since_ms),
+                    ending_ms: self.totals.ending_ms.saturating_sub(g.ending_before_ms),
                     grown: g.grown,
                     grown_then: g.grown_then,
                 })
                 .collect(),
-            ..self.totals()
+            ..self.totals.clone()
         }
     }
 }
