@@ -30,7 +30,7 @@ pub(crate) fn of_run(
     steps.extend(trouble::steps(&scene.snapshot.devices));
     reclaim::of_report(scene, &mine, &mut steps);
     steps.extend(see_more(scene, verdict == Verdict::Inconclusive));
-    steps.extend(either_s(verdict, &mine));
+    steps.extend(either_s(&mine));
     if steps.is_empty() {
         steps.push(step(
             Some("gpuresid".into()),
@@ -74,10 +74,10 @@ pub(super) fn step(command: Option<String>, why: impl Into<String>, disturbs: im
 }
 
 /// New processes that may be the command's or somebody else's: nobody is to be ended on a guess.
-fn either_s(verdict: Verdict, holders: &[&Holder]) -> Option<Advice> {
+fn either_s(holders: &[&Holder]) -> Option<Advice> {
     let unknown: Vec<_> = holders.iter().filter(|h| h.lineage == Lineage::Unknown).map(|h| h.pid.to_string()).collect();
     let pids = unknown.join(", ");
-    (verdict == Verdict::Inconclusive && !unknown.is_empty()).then(|| {
+    (!unknown.is_empty()).then(|| {
         step(
             Some("gpuresid".into()),
             format!(
@@ -183,6 +183,10 @@ pub(super) fn of_holder(scene: &Scene<'_>, holder: &Holder) -> Vec<Draft> {
             "nobody",
         )]);
     }
+    // It came while the command ran, and whose it is nobody knows: it may be doing somebody's work.
+    if scene.run.is_some() && holder.lineage == Lineage::Unknown {
+        return Vec::new();
+    }
     match holder.cause {
         Cause::StuckInKernel => process.map(|p| plain(stuck(holder, p))).unwrap_or_default(),
         Cause::Draining if process.is_some_and(kernel::writes_its_core) => plain(writes_its_core(scene, holder)),
@@ -204,8 +208,6 @@ pub(super) fn of_holder(scene: &Scene<'_>, holder: &Holder) -> Vec<Draft> {
                 name(holder),
             )
         }),
-        // What it keeps is a guess, and whose it is too.
-        Cause::ExportedHandle if scene.run.is_some() && holder.lineage == Lineage::Unknown => Vec::new(),
         Cause::ExportedHandle => end(scene, holder, process, || {
             step(
                 Some(format!("kill {pid}")),

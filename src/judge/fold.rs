@@ -8,7 +8,7 @@ use super::accounting::excess;
 use crate::{
     model::{
         Ancestor, Bytes, DeviceEvent, DeviceTrace, EntryKey, EntryOrigin, Gap, Look, ProcId, Process, RunTree, Scope,
-        Seen, Snapshot, Trace, Uuid,
+        Seen, Snapshot, Trace, Uuid, marker_names,
     },
     text,
 };
@@ -70,7 +70,7 @@ impl Fold {
             .map(|d| (d.identity.uuid.clone(), DeviceFold::new(before, d, noise)))
             .collect();
         Self {
-            rule: Rule { scope, tree: RunTree { root, command: None } },
+            rule: Rule { scope, tree: RunTree { root, command: None }, run_id: None },
             devices,
             seen: BTreeMap::new(),
             fresh: BTreeMap::new(),
@@ -82,10 +82,12 @@ impl Fold {
         }
     }
 
-    /// The command, once it is started: processes that are older, and theirs, are not charged wherever they stand.
+    /// The command, once it is started: processes that are older, and theirs, are not charged wherever they stand;
+    /// who carries the marker of its run is.
     #[must_use]
-    pub fn of_command(mut self, command: ProcId) -> Self {
+    pub fn of_command(mut self, command: ProcId, run_id: &str) -> Self {
         self.rule.tree.command = Some(command);
+        self.rule.run_id = Some(run_id.into());
         self
     }
 
@@ -189,8 +191,8 @@ impl Fold {
                     }
                 }
             }
-            let rule = self.rule;
-            let charged = |origin: &EntryOrigin| rule.charges(&self.seen, origin);
+            let (rule, seen) = (&self.rule, &self.seen);
+            let charged = |origin: &EntryOrigin| rule.charges(seen, origin);
             fold.step(look.at_ms, memory.used, entries, excess(reading), settling, &charged);
         }
         self.fresh.clear();
@@ -233,7 +235,9 @@ impl Fold {
             if !fold.handover.others_listed() && !fold.system_pages {
                 charge.excess_growth = charge.excess_growth + Bytes::at_least_zero(growth);
             }
-            charge.undecided |= !fold.system_pages && fold.handover.is_undecided();
+            // Where all growth is charged, nothing is asked of chance.
+            let asked = self.rule.scope != Scope::Device && !fold.system_pages;
+            charge.undecided |= asked && fold.handover.is_undecided();
         }
         charge
     }
@@ -264,16 +268,21 @@ impl Fold {
 }
 
 /// Whom a look charges.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Rule {
     scope: Scope,
     tree: RunTree,
+    run_id: Option<String>,
 }
 
 impl Rule {
     /// Whether an entry is charged to the run, as far as a look can tell.
-    fn charges(self, seen: &BTreeMap<ProcId, Seen>, origin: &EntryOrigin) -> bool {
-        let own = |id| seen.get(&id).is_some_and(|s| self.tree.has(id, &s.ancestors));
+    fn charges(&self, seen: &BTreeMap<ProcId, Seen>, origin: &EntryOrigin) -> bool {
+        let marked = |s: &Seen| {
+            let marker = s.marker.as_deref().zip(self.run_id.as_deref());
+            marker.is_some_and(|(marker, run_id)| marker_names(marker, run_id))
+        };
+        let own = |id| seen.get(&id).is_some_and(|s| self.tree.has(id, &s.ancestors) || marked(s));
         let older = |id: ProcId| self.tree.command.is_some_and(|c| id.start_ticks < c.start_ticks);
         origin.first_ms > 0
             && match self.scope {

@@ -299,7 +299,8 @@ impl Watch<'_> {
         }
         let root = self.session.myself.id;
         let snapshot = self.before.snapshot(root, Some(self.command));
-        let fold = Fold::new(&snapshot, self.options.scope, Some(root), self.options.noise).of_command(self.command);
+        let fold = Fold::new(&snapshot, self.options.scope, Some(root), self.options.noise)
+            .of_command(self.command, &self.options.run_id);
         self.sampler.begin(fold);
         self.before_snapshot = Some(snapshot);
         if self.ended.is_some() {

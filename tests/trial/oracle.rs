@@ -36,6 +36,8 @@ struct Truth {
     others_unseen: bool,
     /// Memory of others that no list names.
     others_unlisted: u64,
+    /// Such memory that they gave back: between the same two looks it hides as much of the command's.
+    others_gave_back: u64,
     /// Memory without a name became more while the command ran.
     rises: bool,
     /// Where the evidence is hidden, in words.
@@ -202,6 +204,8 @@ fn others(plan: &Plan, gpu: usize, truth: &mut Truth) {
         truth.explained |= rises;
         if remains(neighbour) && neighbour.deed != Deed::FreesManaged {
             truth.others_unlisted += own + more;
+        } else {
+            truth.others_gave_back += own;
         }
     }
     // The command itself, or a process of it, was seen in NVML's list: only then a new process can be told from its own.
@@ -257,6 +261,9 @@ fn allowed(truth: &Truth) -> Vec<&'static str> {
     if truth.listed > 0 {
         return if truth.unnamed_copies { vec!["residue", "inconclusive"] } else { vec!["residue"] };
     }
+    if truth.shared > 0 && truth.sharing_seen {
+        return vec!["residue"];
+    }
     let open = match (truth.chargeable, truth.others_unseen) {
         (true, false) => vec!["residue"],
         (true, true) => vec!["residue", "inconclusive"],
@@ -266,7 +273,7 @@ fn allowed(truth: &Truth) -> Vec<&'static str> {
         return open;
     }
     if truth.shared > 0 {
-        return if truth.sharing_seen { vec!["residue"] } else { vec!["residue", "inconclusive", "clean"] };
+        return vec!["residue", "inconclusive", "clean"];
     }
     if truth.in_socket > 0 {
         let clean = (!truth.chargeable || truth.others_unseen) && truth.explained;
@@ -290,7 +297,8 @@ fn bounds(device: &Value, truth: &Truth) -> Result<(), String> {
     demand(low <= all + truth.in_flight + SLACK, || format!("{low} are charged, and the truth is {all}"))?;
     // What is allowed to be called clean need not be within the interval.
     let unseen = if truth.sharing_seen { 0 } else { truth.shared } + if truth.explained { truth.in_socket } else { 0 };
-    let kept = all - unseen;
+    // What others gave back at the very moment hides it from the sum of the rises; nothing tells the two apart.
+    let kept = all - unseen - truth.unlisted.min(truth.others_gave_back);
     if truth.lost {
         return demand(high.is_none(), || "its memory could not be read, and a largest charge is given".into());
     }

@@ -62,7 +62,7 @@ pub(super) fn run(before: Snapshot, looks: &[(DeviceLook, Vec<Process>)], after:
 
 /// The same; `company`: others' orphans may stand below the tool too.
 fn run_in_company(before: Snapshot, looks: &[(DeviceLook, Vec<Process>)], after: Snapshot, company: bool) -> Report {
-    let mut fold = Fold::new(&before, Scope::Run, Some(ROOT), NOISE).of_command(COMMAND);
+    let mut fold = Fold::new(&before, Scope::Run, Some(ROOT), NOISE).of_command(COMMAND, "run");
     for (at, (look, processes)) in (1..).zip(looks) {
         for process in processes {
             fold.remember(process, at * 100);
@@ -544,7 +544,7 @@ fn what_a_bystander_starts_is_not_the_runs() {
     let before = || snapshot(listed(&[]), vec![]);
     let both = (listed(&[(71, 4000), (72, 1000)]), vec![child.clone(), own]);
 
-    let mut fold = Fold::new(&before(), Scope::Run, Some(ROOT), NOISE).of_command(COMMAND);
+    let mut fold = Fold::new(&before(), Scope::Run, Some(ROOT), NOISE).of_command(COMMAND, "run");
     for process in &both.1 {
         fold.remember(process, 100);
     }

@@ -1,7 +1,7 @@
 //! Memory that changes hands, worked by hand: a look every 0.1 s, one context costs what it does on an H200.
 
 use super::{
-    build::{ROOT, ancestor, files, id, process, snapshot},
+    build::{COMMAND, NOISE, ROOT, ancestor, files, id, process, snapshot},
     causes::{listed_beside, shell},
     settled::settle,
 };
@@ -328,6 +328,55 @@ fn nobody_is_to_be_ended_whose_handle_and_run_are_guesses() {
     assert_eq!(report.verdict, Verdict::Inconclusive);
     let told: Vec<_> = report.advice.iter().filter_map(|a| a.command.as_deref()).collect();
     assert!(told.iter().all(|command| !command.contains("kill")), "{told:?}");
+}
+
+#[test]
+fn whoever_came_meanwhile_is_not_to_be_ended_whatever_its_state() {
+    let stranger = || process(id(20_000, 50_000), vec![ancestor(id(1, 0), "init")], Some(files(23, 2, 4)));
+    let stopped = Process { state: ProcessState::Stopped, ..stranger() };
+    let half_dead = Process { state: ProcessState::Zombie, leader_gone: true, ..stranger() };
+    let copy = Process { files: Some(files(23, 1, 3)), ..stranger() };
+    for (what, mib, who) in [("stopped", 600, stopped), ("half dead", 600, half_dead), ("a copy", 0, copy)] {
+        let before = snapshot(listed_beside(0, &[(KEEPER, 600)]), vec![neighbour(KEEPER)]);
+        let (report, _) = settle(before, 2, |n| {
+            let listed = [Some((KEEPER, 600)), (mib > 0).then_some((who.id.pid, mib))];
+            let listed: Vec<_> = listed.into_iter().flatten().collect();
+            (n < 40).then(|| (n * 100, listed_beside(0, &listed), vec![neighbour(KEEPER), who.clone()]))
+        });
+        let told: Vec<_> = report.advice.iter().filter_map(|a| a.command.as_deref()).collect();
+        assert!(told.iter().all(|command| !command.contains("kill")), "{what}: {told:?}");
+        assert!(mib == 0 || report.verdict == Verdict::Inconclusive && !told.is_empty(), "{what}: {report:#?}");
+    }
+}
+
+#[test]
+fn where_all_growth_is_charged_nothing_is_looked_at_any_longer() {
+    let before = snapshot(listed_beside(0, &[(KEEPER, 600)]), vec![neighbour(KEEPER)]);
+    let undecided = |scope| {
+        let mut fold = Fold::new(&before, scope, Some(ROOT), NOISE).of_command(COMMAND, "run");
+        let own = process(id(OWN, 9_902), vec![ancestor(ROOT, "gpuresid")], Some(files(23, 2, 4)));
+        fold.remember(&own, 100);
+        for n in 1..=20 {
+            let listed: &[(u32, u64)] = if n < 10 { &[(KEEPER, 600), (OWN, 1018)] } else { &[(KEEPER, 600)] };
+            let unlisted = if n < 10 { 0 } else { 500 };
+            fold.look(&Look { at_ms: n * 100, devices: vec![listed_beside(unlisted, listed)] }, n >= 10);
+        }
+        fold.charge().undecided
+    };
+    assert!(undecided(Scope::Run) && !undecided(Scope::Device));
+}
+
+#[test]
+fn who_carries_the_marker_is_charged_while_it_runs_too() {
+    let before = snapshot(listed_beside(0, &[]), Vec::new());
+    let charged = |marker: Option<&str>| {
+        let mut fold = Fold::new(&before, Scope::Run, Some(ROOT), NOISE).of_command(COMMAND, "run");
+        let outside = process(id(OWN, 9_902), vec![ancestor(id(1, 0), "init")], Some(files(23, 2, 4)));
+        fold.remember(&Process { marker: marker.map(Into::into), ..outside }, 100);
+        fold.look(&Look { at_ms: 100, devices: vec![listed_beside(0, &[(OWN, 600)])] }, true);
+        fold.charge().entries
+    };
+    assert_eq!((charged(Some("run")), charged(Some("another")), charged(None)), (1, 0, 0));
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub(super) fn settle(
     ended: u64,
     world: impl Fn(u64) -> Option<(u64, DeviceLook, Vec<Process>)>,
 ) -> (Report, u64) {
-    let mut fold = Fold::new(&before, Scope::Run, Some(ROOT), NOISE).of_command(COMMAND);
+    let mut fold = Fold::new(&before, Scope::Run, Some(ROOT), NOISE).of_command(COMMAND, "run");
     let mut after = before.clone();
     let (mut looks, mut end_ms) = (0, 0);
     for n in 1.. {
