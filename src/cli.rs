@@ -178,7 +178,7 @@ pub enum Command {
     Demo(DemoArgs),
     /// Show which processes to end to get GPU memory back, and with --yes end them
     #[command(
-        override_usage = "gpuresid reclaim <--orphans|--report FILE|--pid PID|--job ID> [OPTIONS]",
+        override_usage = "gpuresid reclaim <--orphans|--report FILE|--pid PID|...> [OPTIONS]",
         after_help = with_exit_codes(acting::RECLAIM_EXAMPLES, Some("reclaim"))
     )]
     Reclaim(ReclaimArgs),

@@ -72,7 +72,7 @@ fn left_over(rig: &Rig, verbs: &str) -> Running {
 }
 
 #[test]
-fn whatever_the_marker_proves_is_offered_and_planned() {
+fn whatever_the_marker_tells_of_is_offered_and_planned() {
     for (verbs, cause) in [
         ("daemonize-twice { alloc 0 1GiB fork-and-exit ready left hold }", "forked_copy"),
         ("daemonize-twice { alloc 0 1GiB ready left stop-self hold }", "stopped"),

@@ -1,5 +1,5 @@
-//! Rounds of chance: orphans, copies behind ghosts, stopped ones and respawning agents that ought to end, among
-//! neighbours that must not get a signal. Everything that should come back does, and nobody else is touched.
+//! Rounds of chance: orphans, copies behind ghosts and stopped ones that ought to end, among neighbours and working agents
+//! that must not get a signal. Everything that should come back does, and nobody else is touched.
 //!
 //! `TRIAL_ROUNDS` sets how many (200 before a release), `TRIAL_SEED` where to begin: a failure names its seed.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test says what broke by breaking")]
@@ -67,33 +67,18 @@ impl Round {
 
     fn start(&mut self, verbs: &str, marker: Option<&str>) -> Running {
         let program = self.rig.program(verbs);
-        self.start_of(&program, marker)
-    }
-
-    /// The program under the name of a launcher: what it starts anew has its own name again.
-    fn start_launcher(&mut self, verbs: &str, marker: Option<&str>) -> Running {
-        let mut program = self.rig.program(verbs);
-        let torchrun = self.rig.path("torchrun");
-        if !torchrun.exists() {
-            std::os::unix::fs::symlink(&program[1], &torchrun).unwrap();
-        }
-        program[1] = torchrun.into_os_string();
-        self.start_of(&program, marker)
-    }
-
-    fn start_of(&mut self, program: &[std::ffi::OsString], marker: Option<&str>) -> Running {
         match marker {
-            Some(marker) => self.rig.start_marked(program, marker),
-            None => self.rig.start_of(program),
+            Some(marker) => self.rig.start_marked(&program, marker),
+            None => self.rig.start_of(&program),
         }
     }
 
     /// Somebody else: a monitor that notes its signals, a training, a nohup one, one with a living run's marker, the
-    /// command of a check that was killed.
+    /// command of a check that was killed, the worker of an agent that a check left running.
     fn add_other(&mut self) {
         let name = self.name("other");
         let gib = 1 + self.chance.below(4);
-        match self.chance.below(5) {
+        match self.chance.below(6) {
             0 => {
                 let (log, dev) = (self.rig.path("signals"), self.rig.dev());
                 let mut argv: Vec<std::ffi::OsString> = vec!["python3".into(), "-c".into(), SIGNALS.into(), log.into()];
@@ -120,6 +105,11 @@ impl Round {
                 check.signal(Signal::KILL);
                 self.others.push((name, check));
             }
+            4 => {
+                let verbs = format!("daemonize-twice {{ supervise 1 {{ alloc 0 {gib}GiB ready {name} hold }} }}");
+                let running = self.start(&verbs, Some(&marker_of_an_ended_run()));
+                self.others.push((name, running));
+            }
             _ => {
                 let running = self.start(&format!("rename left alloc 0 {gib}GiB ready {name} hold"), None);
                 self.others.push((name, running));
@@ -133,19 +123,14 @@ impl Round {
         let gib = 1 + self.chance.below(4);
         let ignore = if self.chance.one_in(4) { "ignore TERM " } else { "" };
         let marker = marker_of_an_ended_run();
-        let verbs = match self.chance.below(5) {
+        let verbs = match self.chance.below(4) {
             0 => format!("alloc 0 {gib}GiB sleep 0.1 fork-and-exit {ignore}ready {name} hold"),
             1 => format!("{ignore}alloc 0 {gib}GiB ready {name} stop-self hold"),
             2 => format!("{ignore}alloc 0 {gib}GiB exit-main-thread ready {name} hold"),
-            3 => format!("supervise 2 {{ {ignore}alloc 0 {gib}GiB ready {name} hold }}"),
             _ => format!("rename left {ignore}alloc 0 {gib}GiB ready {name} hold"),
         };
         let all = format!("daemonize-twice {{ {verbs} }}");
-        let launcher = match verbs.starts_with("supervise") {
-            true => self.start_launcher(&all, Some(&marker)),
-            false => self.start(&all, Some(&marker)),
-        };
-        launcher.wait().expect_code(0);
+        self.start(&all, Some(&marker)).wait().expect_code(0);
         self.left.push(name);
     }
 }

@@ -1,8 +1,11 @@
 //! A Slurm job as a person names it, and who is of it. Processes carry the number of their own that Slurm gives each task
 //! of an array and each part of a heterogeneous job, not the name that people use for these; and what a process says of
 //! its array may be left over from the job that submitted it. So such a name is answered with the number to use instead.
+//!
+//! A control group is made by Slurm, but an environment is handed on: by `sbatch` to the next job, to other users by `sudo`.
+//! So whoever is not of the job's user, or older than the job, is none of it. In Slurm's own hooks both are known.
 
-use super::targets::{Claim, Found, World, command};
+use super::targets::{Found, Member, World, command, members};
 use crate::{
     error::hinted,
     judge::place_of,
@@ -10,10 +13,20 @@ use crate::{
     observe::proc::ProcReader,
     text,
 };
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Times in whole seconds may differ by so much.
+const ROUNDING: Duration = Duration::from_secs(2);
 
 /// A job, by its number or its SLUID.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Job(String);
+pub struct Job {
+    name: String,
+    /// Its user, where we are its hook.
+    uid: Option<u32>,
+    /// When it was started, since 1970, where we are its hook.
+    began: Option<Duration>,
+}
 
 /// What a person may write for one.
 enum Named<'a> {
@@ -49,7 +62,7 @@ impl Job {
     pub fn read(name: &str, reader: &ProcReader) -> anyhow::Result<Self> {
         let shown = text::clean(name);
         match read(name) {
-            Named::Job => Ok(Self(name.to_owned())),
+            Named::Job => Ok(Self::in_surroundings(name, |variable| std::env::var(variable).ok())),
             Named::Step(job) => Err(hinted(
                 format!("{shown} is a step of a job, and steps are not ended one by one"),
                 format!("the whole job: gpuresid reclaim --job {job}; one process: gpuresid reclaim --pid PID"),
@@ -67,9 +80,17 @@ impl Job {
         }
     }
 
+    /// What Slurm tells the hooks of a job (`slurm.conf`, Prolog and Epilog) is known of this job in its own.
+    fn in_surroundings(name: &str, value: impl Fn(&str) -> Option<String>) -> Self {
+        let told = |variable| value(variable).filter(|_| value("SLURM_JOB_ID").as_deref() == Some(name));
+        let uid = told("SLURM_JOB_UID").and_then(|uid| uid.parse().ok());
+        let began = told("SLURM_JOB_START_TIME").and_then(|at| at.parse().ok()).map(Duration::from_secs);
+        Self { name: name.to_owned(), uid, began }
+    }
+
     /// That none of its processes is here.
     pub(super) fn nobody(&self, observer: &Observer) -> String {
-        let Self(job) = self;
+        let job = &self.name;
         if self.is_ours(observer) {
             format!("no process of job {job} has a GPU open")
         } else {
@@ -79,24 +100,28 @@ impl Job {
 
     /// We are the job's own hook, or a part of it: that it has left nobody is what was hoped for.
     pub fn is_ours(&self, observer: &Observer) -> bool {
-        observer.slurm_job.as_ref() == Some(&self.0)
-    }
-
-    pub(super) fn has(&self, process: &Process) -> bool {
-        place_of(process).and_then(|place| place.slurm).is_some_and(|slurm| slurm.job == self.0)
+        observer.slurm_job.as_ref() == Some(&self.name)
     }
 
     pub(super) fn members(&self, world: &World<'_>) -> anyhow::Result<Found> {
-        let mut found = Found::default();
-        for process in world.snapshot.scanned().iter().filter(|p| self.has(p)) {
-            if let Some(process) = world.examine(process.id.pid)?.filter(|p| p.id == process.id) {
-                let by_environment =
-                    place_of(&process).and_then(|place| place.slurm).is_some_and(|slurm| slurm.by_environment);
-                let what = if by_environment { "its environment names" } else { "it stands in the control group of" };
-                found.claims.push(Claim { process, why: vec![format!("{what} job {}", self.0)] });
-            }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
+        members(world, |process| self.has(process, now))
+    }
+
+    fn has(&self, process: &Process, now: Option<Duration>) -> Member {
+        let slurm = place_of(process).and_then(|place| place.slurm).filter(|slurm| slurm.job == self.name);
+        // The supervisor of a step is Slurm's own.
+        let Some(slurm) = slurm.filter(|_| process.comm != "slurmstepd") else { return Member::Not(None) };
+        let what = if slurm.by_environment { "its environment names" } else { "it stands in the control group of" };
+        let what = format!("{what} job {}", self.name);
+        let started = now.zip(process.age_seconds).map(|(now, age)| now.saturating_sub(Duration::from_secs(age)));
+        if self.uid.is_some_and(|uid| process.uid != Some(uid)) {
+            Member::Not(Some(format!("{what}, but it belongs to another user than that job")))
+        } else if self.began.is_some_and(|began| started.is_none_or(|started| started + ROUNDING < began)) {
+            Member::Not(Some(format!("{what}, but it is older than that job")))
+        } else {
+            Member::Is(what)
         }
-        Ok(found)
     }
 }
 
@@ -126,7 +151,7 @@ mod tests {
     fn what_is_no_job_of_its_own_is_told_how_to_be_named() {
         let reader = ProcReader::new(Default::default()).unwrap();
         for name in ["1", "104", "s6AZ14HJSKB800"] {
-            assert_eq!(Job::read(name, &reader).unwrap(), Job(name.into()));
+            assert_eq!(Job::read(name, &reader).unwrap().name, name);
         }
         for name in ["104_2", "104+1"] {
             let text = refused(name);
@@ -136,5 +161,13 @@ mod tests {
         for name in ["", "x", "104_", "104_[1-3]", "104;reboot", "-1", "s1"] {
             assert!(refused(name).contains("is no number of a Slurm job"), "{name}");
         }
+    }
+    #[test]
+    fn only_the_jobs_own_hook_is_told_its_user_and_its_start() {
+        let hook = [("SLURM_JOB_ID", "77"), ("SLURM_JOB_UID", "1000"), ("SLURM_JOB_START_TIME", "5000")];
+        let value = |name: &str| hook.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+        let job = Job::in_surroundings("77", value);
+        assert_eq!((job.uid, job.began), (Some(1000), Some(Duration::from_secs(5000))));
+        assert_eq!(Job::in_surroundings("78", value), Job { name: "78".into(), uid: None, began: None });
     }
 }

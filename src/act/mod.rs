@@ -1,12 +1,14 @@
 //! Acting on processes: ending what holds GPU memory, and proving that the memory came back.
 //!
 //! [`signal`] is the one place that sends a signal, [`guard`] knows who never gets one. `reclaim` goes through
-//! [`targets`] (whom the user means, from a report that nobody has to believe, by number, by proof or by job), [`plan`]
-//! (who, in which order, with which signal, for how much; nothing happens yet), [`carry_out`] and [`verify`]. [`lock`]
-//! keeps two of them apart; [`again`] knows who would start a process again, [`job`] how a job of Slurm is named.
+//! [`targets`] (whom the user means, from a report that nobody has to believe, by number, by a sign or by job), [`terms`]
+//! (who decides that, and how far it reaches), [`plan`] (who, in which order, with which signal, for how much; nothing
+//! happens yet), [`carry_out`] and [`verify`]. [`lock`] keeps two of them apart; [`again`] knows who would start a process
+//! again, [`job`] and [`ci`] who is of a job of Slurm or of a CI runner.
 
 pub mod again;
 pub mod carry_out;
+pub mod ci;
 pub mod guard;
 pub mod job;
 pub mod lock;
@@ -14,4 +16,5 @@ pub mod plan;
 pub mod report_file;
 pub mod signal;
 pub mod targets;
+pub mod terms;
 pub mod verify;

@@ -5,6 +5,7 @@ use super::{
     again,
     signal::{Grounds, Target},
     targets::{Claim, Targets, World, command, leave},
+    terms::Terms,
 };
 use crate::{
     error::hinted,
@@ -55,6 +56,17 @@ pub struct Plan {
     pub began: Option<u64>,
 }
 
+impl Plan {
+    /// What cannot be done for one who was named by number is an error; another is left alone.
+    fn refuse(&mut self, terms: Terms, process: &Process, no: No) -> anyhow::Result<()> {
+        if terms.by_number {
+            return Err(no.error(process));
+        }
+        self.left_alone.push(leave(process, no.why));
+        Ok(())
+    }
+}
+
 /// Why a look is too poor to act on; empty: it is good enough.
 pub fn blindness(snapshot: &Snapshot) -> Vec<Gap> {
     let mut gaps = Vec::new();
@@ -84,53 +96,35 @@ pub fn plan(targets: &Targets, world: &World<'_>, allowed: Allowed) -> anyhow::R
         .guard
         .may_signal_at_all()
         .map_err(|never| hinted(format!("no process can be ended from here: {never}"), FROM_INSIDE))?;
+    let terms = targets.terms();
     let found = targets.find(world)?;
     let mut plan = Plan { left_alone: found.left_alone, ..Plan::default() };
+    let (us, found): (Vec<Claim>, Vec<Claim>) =
+        found.claims.into_iter().partition(|c| world.guard.never_us(c.process.id).is_err());
+    for Claim { process, .. } in us {
+        let Err(never) = world.guard.never_us(process.id) else { continue };
+        if terms.forgeable {
+            return Err(hinted(
+                format!("the report names PID {} as a leftover, but {never}: it is forged or damaged", process.id),
+                "look for yourself who holds memory: gpuresid",
+            ));
+        }
+        plan.refuse(terms, &process, No::new(never.to_string(), "nothing was ended; see who holds memory: gpuresid"))?;
+    }
     let (holders, rest): (Vec<Claim>, Vec<Claim>) =
-        found.claims.into_iter().partition(|c| c.process.can_hold_memory() != Some(false));
+        found.into_iter().partition(|c| c.process.can_hold_memory() != Some(false));
     let named: BTreeSet<u32> = holders.iter().map(|c| c.process.id.pid).collect();
     let mut admitted = Vec::new();
     for claim in holders {
-        match admit(world, &claim.process, allowed, &named) {
+        match admit(world, &claim.process, terms, allowed, &named) {
             Ok(()) => admitted.push(claim),
-            Err(no) if targets.by_number() => return Err(no.error(&claim.process)),
-            // Whoever named us or PID 1 as a leftover has made that up.
-            Err(no) if no.absurd && matches!(targets, Targets::Report(_)) => {
-                return Err(hinted(
-                    format!(
-                        "the report names PID {} as a leftover, but {}: it is forged or damaged",
-                        claim.process.id, no.why
-                    ),
-                    "look for yourself who holds memory: gpuresid",
-                ));
-            }
-            Err(no) => plan.left_alone.push(leave(&claim.process, no.why)),
+            Err(no) => plan.refuse(terms, &claim.process, no)?,
         }
     }
-    let supervisors = supervisors(targets, world, &admitted, allowed, &mut plan)?;
     for claim in rest {
-        if supervisors.iter().any(|(s, _)| s.id == claim.process.id) {
-            continue;
-        }
-        world.guard.never_us(claim.process.id).map_err(|never| {
-            hinted(format!("PID {} must not be ended: {never}", claim.process.id), "nothing was ended")
-        })?;
-        let why = "it has no NVIDIA file open, so it holds no GPU memory";
-        if targets.by_number() {
-            if let Err(never) = world.guard.never(&claim.process) {
-                return Err(No::new(never.to_string(), "nothing was ended").error(&claim.process));
-            }
-            return Err(hinted(
-                format!("PID {} ({}) will not be ended: {why}", claim.process.id, command(&claim.process)),
-                "see who holds memory: gpuresid. A number that the driver still lists may have gone to an innocent \
-                 process; a launcher is ended together with a worker of it that you name too",
-            ));
-        }
-        plan.left_alone.push(leave(&claim.process, why));
+        place(world, terms, claim, &admitted, allowed, &mut plan)?;
     }
-    for (process, why) in supervisors {
-        plan.steps.push(step(world, process, Role::Supervisor, why, allowed, true));
-    }
+    plan.steps.sort_by_key(|s| (s.ancestors.len(), s.target.id));
     let ids: BTreeSet<ProcId> = admitted.iter().map(|c| c.process.id).collect();
     let above: BTreeSet<ProcId> =
         admitted.iter().flat_map(|c| c.process.ancestors.iter().map(|a| a.id)).filter(|id| ids.contains(id)).collect();
@@ -156,19 +150,18 @@ pub fn plan(targets: &Targets, world: &World<'_>, allowed: Allowed) -> anyhow::R
     Ok(plan)
 }
 
+const NOTHING: &str = "nothing was ended";
 const FROM_INSIDE: &str = "run gpuresid reclaim where the processes run, with that place's own /proc";
 
 /// Why a process is not ended, and what would help.
 struct No {
     why: String,
     hint: String,
-    /// Nobody who is honest would name it.
-    absurd: bool,
 }
 
 impl No {
     fn new(why: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { why: why.into(), hint: hint.into(), absurd: false }
+        Self { why: why.into(), hint: hint.into() }
     }
 
     fn error(self, process: &Process) -> anyhow::Error {
@@ -176,13 +169,13 @@ impl No {
     }
 }
 
-fn admit(world: &World<'_>, process: &Process, allowed: Allowed, named: &BTreeSet<u32>) -> Result<(), No> {
-    if let Err(never) = world.guard.never_us(process.id) {
-        return Err(No {
-            absurd: true,
-            ..No::new(never.to_string(), "nothing was ended; see who holds memory: gpuresid")
-        });
-    }
+fn admit(
+    world: &World<'_>,
+    process: &Process,
+    terms: Terms,
+    allowed: Allowed,
+    named: &BTreeSet<u32>,
+) -> Result<(), No> {
     let user = process.user.clone().or_else(|| process.uid.map(|u| u.to_string())).unwrap_or_else(|| "somebody".into());
     let pid = process.id.pid;
     let ours = rustix::process::geteuid();
@@ -193,11 +186,12 @@ fn admit(world: &World<'_>, process: &Process, allowed: Allowed, named: &BTreeSe
                 format!("if it is yours to end: sudo gpuresid reclaim --all-users --pid {pid} --yes"),
             ));
         }
+        let ask = format!("ask first; then: gpuresid reclaim --all-users --pid {pid} --yes");
+        if !terms.others {
+            return Err(No::new(format!("it belongs to {user}, and a sign is not enough to end it: {ask}"), ask));
+        }
         if !allowed.all_users {
-            return Err(No::new(
-                format!("it belongs to {user}"),
-                format!("ask first; then: gpuresid reclaim --all-users --pid {pid} --yes"),
-            ));
+            return Err(No::new(format!("it belongs to {user}"), ask));
         }
     }
     if let Err(never) = world.guard.never(process) {
@@ -242,46 +236,37 @@ fn serves(world: &World<'_>, process: &Process, named: &BTreeSet<u32>) -> Option
     ))
 }
 
-/// Ancestors that would start a holder again, the uppermost first.
-fn supervisors(
-    targets: &Targets,
+/// One who is meant and has no NVIDIA file open: it goes first where a holder of the plan runs below it, which it may
+/// start again; else it is left alone.
+fn place(
     world: &World<'_>,
+    terms: Terms,
+    claim: Claim,
     holders: &[Claim],
     allowed: Allowed,
     plan: &mut Plan,
-) -> anyhow::Result<Vec<(Process, Vec<String>)>> {
-    let mut found: Vec<(Process, Vec<String>)> = Vec::new();
-    for holder in holders {
-        for ancestor in &holder.process.ancestors {
-            // Whoever is above one that must not be touched is out of reach, and launched more than this.
-            let Some(process) = world.identify(ancestor.id) else { break };
-            if world.guard.never_us(process.id).is_err() {
-                break;
-            }
-            if found.iter().any(|(s, _)| s.id == process.id) || holders.iter().any(|h| h.process.id == process.id) {
-                continue;
-            }
-            let Some(why) = targets.supervises(&process, &holder.process) else { continue };
-            if process.uid != holder.process.uid {
-                plan.left_alone.push(leave(&process, "it belongs to another user than what runs below it"));
-                break;
-            }
-            let whole = world.examine(process.id.pid)?.filter(|p| p.id == process.id);
-            let Some(whole) = whole else { break };
-            match world.guard.never(&whole) {
-                Ok(()) if allowed.all_users || whole.uid == Some(rustix::process::geteuid().as_raw()) => {
-                    found.push((whole, vec![why]));
-                }
-                Ok(()) => break,
-                Err(never) => {
-                    plan.left_alone.push(leave(&whole, never.to_string()));
-                    break;
-                }
-            }
+) -> anyhow::Result<()> {
+    let Claim { process, why } = claim;
+    let below = holders.iter().find(|holder| holder.process.ancestors.iter().any(|a| a.id == process.id));
+    let no = match (below, world.guard.never(&process)) {
+        (Some(holder), Ok(())) if holder.process.uid == process.uid => {
+            let why = why.into_iter().chain([format!("PID {} runs below it", holder.process.id.pid)]).collect();
+            plan.steps.push(step(world, process, Role::Supervisor, why, allowed, true));
+            return Ok(());
         }
-    }
-    found.sort_by_key(|(p, _)| (p.ancestors.len(), p.id));
-    Ok(found)
+        (Some(_), Ok(())) => No::new("it belongs to another user than what runs below it", NOTHING),
+        (Some(_), Err(never)) => {
+            plan.left_alone.push(leave(&process, never.to_string()));
+            return Ok(());
+        }
+        (None, Err(never)) => No::new(never.to_string(), NOTHING),
+        (None, Ok(())) => No::new(
+            "it has no NVIDIA file open, so it holds no GPU memory",
+            "see who holds memory: gpuresid. A number that the driver still lists may have gone to an innocent process; a \
+             launcher is ended together with a worker of it that you name too",
+        ),
+    };
+    plan.refuse(terms, &process, no)
 }
 
 fn step(world: &World<'_>, process: Process, role: Role, why: Vec<String>, allowed: Allowed, first: bool) -> Step {

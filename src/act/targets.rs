@@ -1,14 +1,17 @@
-//! Whom the user means, in the four ways of saying it, and by which proof each of them may be meant. Nothing is decided
-//! by a name here, and nothing is done.
+//! Whom the user means, in each way of saying it, and what speaks for each of them. Nothing is decided by a name here, and
+//! nothing is done; what each way may reach is in [`super::terms`].
 
-use super::{guard::Guard, job::Job, report_file::ReportFile};
+use super::{ci::CiJob, guard::Guard, job::Job, report_file::ReportFile};
 use crate::{
-    judge::{is_agent, may_be_left_to_its_parent, proof_by_marker},
+    judge::{may_be_left_to_its_parent, sign_of_end},
     model::{BootId, Cause, Holder, LeftAlone, Observer, ProcId, Process, Snapshot, StatusReport, marker_names},
     observe::{marker, proc::ProcReader},
     text::{self, name::Name},
 };
-use std::time::{Duration, SystemTime};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, SystemTime},
+};
 
 /// What there is to choose from, and the means to look closer.
 pub struct World<'a> {
@@ -27,12 +30,6 @@ impl World<'_> {
     pub(super) fn examine(&self, pid: u32) -> anyhow::Result<Option<Process>> {
         let found = self.reader.examine(pid)?;
         Ok(found.map(|process| self.with_run(process)))
-    }
-
-    /// As [`Self::examine`], without files: for ancestors.
-    pub(super) fn identify(&self, id: ProcId) -> Option<Process> {
-        let process = self.reader.identify(id.pid).ok().flatten().filter(|p| p.id == id)?;
-        Some(self.with_run(process))
     }
 
     fn with_run(&self, mut process: Process) -> Process {
@@ -58,13 +55,15 @@ pub enum Targets {
     Report(Box<ReportFile>),
     /// These.
     Pids(Vec<u32>),
-    /// Everybody whose run is proven to have ended.
+    /// Everybody of the user who seems left over.
     Orphans {
         /// Only those that started at least so long ago.
         older_than: Option<Duration>,
     },
     /// Everybody of a Slurm job.
     Job(Job),
+    /// Everybody of the CI job that we run in.
+    Ci(CiJob),
 }
 
 /// A process that may be ended, for this reason.
@@ -95,11 +94,6 @@ pub(super) fn command(process: &Process) -> String {
 }
 
 impl Targets {
-    /// Named one by one: then what cannot be done is an error, not something to pass over.
-    pub(super) fn by_number(&self) -> bool {
-        matches!(self, Self::Pids(_))
-    }
-
     /// That there is nobody to end, in one sentence.
     pub fn nobody(&self, left_alone: &[LeftAlone], observer: &Observer) -> String {
         let all_gone = left_alone.iter().all(|left| left.command.is_none());
@@ -113,12 +107,13 @@ impl Targets {
             _ if !all_gone => "the processes found are left alone, for the reasons below".into(),
             Self::Report(_) if left_alone.is_empty() => "the report names no process that outlived its run".into(),
             Self::Report(_) => "all processes that the report names have ended".into(),
-            Self::Orphans { older_than: None } => "no process is proven to have outlived its run".into(),
+            Self::Orphans { older_than: None } => "no process of yours seems left over".into(),
             Self::Orphans { older_than: Some(least) } => format!(
-                "no process that was started at least {} ago is proven to have outlived its run",
+                "no process of yours that was started at least {} ago seems left over",
                 humantime::format_duration(*least)
             ),
             Self::Job(job) => job.nobody(observer),
+            Self::Ci(job) => job.nobody(),
         };
         format!("nobody to end: {why}")
     }
@@ -134,26 +129,7 @@ impl Targets {
             Self::Report(report) => Ok(of_report(world, report)),
             Self::Orphans { older_than } => orphans(world, *older_than),
             Self::Job(job) => job.members(world),
-        }
-    }
-
-    /// Why this ancestor of a claim would start it again; `None`: nothing says so.
-    pub(super) fn supervises(&self, ancestor: &Process, holder: &Process) -> Option<String> {
-        match self {
-            Self::Pids(pids) if pids.contains(&ancestor.id.pid) => Some("you named it".into()),
-            Self::Pids(_) => is_agent(ancestor)
-                .then(|| "its command line is that of a launcher that starts its workers again".into()),
-            Self::Report(report) => report
-                .own()
-                .contains(&ancestor.id)
-                .then(|| format!("it is of the same run, and PID {} runs below it", holder.id.pid)),
-            Self::Orphans { .. } => {
-                (ancestor.marker_alive == Some(false) && ancestor.marker == holder.marker).then(|| {
-                    format!("it carries the marker of the same ended run, and PID {} runs below it", holder.id.pid)
-                })
-            }
-            Self::Job(job) => (job.has(ancestor) && ancestor.comm != "slurmstepd")
-                .then(|| format!("it is of the same job, and PID {} runs below it", holder.id.pid)),
+            Self::Ci(job) => job.members(world),
         }
     }
 }
@@ -248,12 +224,13 @@ fn fits(report: &ReportFile, own: &[ProcId], process: &Process) -> Result<String
     }
 }
 
+/// Processes that seem left over, by a sign: the user decides, who sees it in the plan.
 fn orphans(world: &World<'_>, older_than: Option<Duration>) -> anyhow::Result<Found> {
     let mut found = Found::default();
     for holder in &world.status.holders {
         let Some(start_ticks) = holder.start_ticks else { continue };
         let Some(process) = world.examine(holder.pid)?.filter(|p| p.id.start_ticks == start_ticks) else { continue };
-        let why = match run_ended(world, holder, &process) {
+        let why = match left_over(holder, &process) {
             Ok(why) => why,
             Err(Some(why)) => {
                 found.leave(&process, why);
@@ -265,7 +242,7 @@ fn orphans(world: &World<'_>, older_than: Option<Duration>) -> anyhow::Result<Fo
             && process.age_seconds.is_none_or(|age| Duration::from_secs(age) < least)
         {
             let shown = humantime::format_duration(least);
-            found.leave(&process, format!("its run has ended, but it was started less than {shown} ago"));
+            found.leave(&process, format!("it seems left over, but it was started less than {shown} ago"));
             continue;
         }
         found.claims.push(Claim { process, why });
@@ -273,22 +250,55 @@ fn orphans(world: &World<'_>, older_than: Option<Duration>) -> anyhow::Result<Fo
     Ok(found)
 }
 
-/// The proof that the run of this holder has ended; else why it is left alone, if that is worth a word.
-fn run_ended(world: &World<'_>, holder: &Holder, process: &Process) -> Result<Vec<String>, Option<String>> {
+/// The signs that the run of this holder has ended; else why it is left alone, if that is worth a word.
+fn left_over(holder: &Holder, process: &Process) -> Result<Vec<String>, Option<String>> {
     let name_it = format!("if you know that it has: gpuresid reclaim --pid {}", holder.pid);
-    let proof = proof_by_marker(holder.cause, process, |id| world.identify(id));
-    match holder.cause {
-        Cause::Orphan => Ok(holder.why.first().cloned().into_iter().collect()),
-        _ if proof.is_some() => Ok(proof.into_iter().map(Into::into).collect()),
-        Cause::Stopped | Cause::HalfDead | Cause::ForkedCopy | Cause::ExportedHandle | Cause::PeerMapping => {
-            Err(Some(format!("that its run has ended is not proven; {name_it}")))
+    match (holder.cause, sign_of_end(holder.cause, process)) {
+        (Cause::Orphan, _) => Ok(holder.why.clone()),
+        (_, Some(sign)) => Ok(vec![sign.into()]),
+        (Cause::Stopped | Cause::HalfDead | Cause::ForkedCopy | Cause::ExportedHandle | Cause::PeerMapping, None) => {
+            Err(Some(format!("nothing tells that its run has ended; {name_it}")))
         }
-        Cause::Detached => Err(Some(format!(
-            "detached: what started it is gone or is PID 1, as with nohup, services and containers; that is no proof that \
+        (Cause::Detached, None) => Err(Some(format!(
+            "detached: what started it is gone or is PID 1, as with nohup, services and containers; that is no sign that \
              its run has ended; {name_it}"
         ))),
-        Cause::StuckInKernel => Err(Some("it is stuck in the kernel, where no signal reaches it".into())),
-        Cause::Draining => Err(Some("it is on its way out, nothing needs to be ended".into())),
+        (Cause::StuckInKernel, None) => Err(Some("it is stuck in the kernel, where no signal reaches it".into())),
+        (Cause::Draining, None) => Err(Some("it is on its way out, nothing needs to be ended".into())),
         _ => Err(None),
     }
+}
+
+/// Whether a process is of a job.
+pub(super) enum Member {
+    /// It is, for this reason.
+    Is(String),
+    /// It is not; with the reason where it only looks so.
+    Not(Option<String>),
+}
+
+/// Everybody with a GPU open who is a member, by what `why` finds out, and those above them who are members too. Where
+/// somebody stands between who is none, and above ourselves, it ends.
+pub(super) fn members(world: &World<'_>, why: impl Fn(&Process) -> Member) -> anyhow::Result<Found> {
+    let mut found = Found::default();
+    let mut seen = BTreeSet::new();
+    for holder in world.snapshot.scanned() {
+        let below = holder.ancestors.iter().map(|ancestor| ancestor.id);
+        for id in std::iter::once(holder.id).chain(below) {
+            if world.guard.never_us(id).is_err() || !seen.insert(id) {
+                break;
+            }
+            let process = world.examine(id.pid)?.filter(|process| process.id == id && !is_zombie(process));
+            let Some((member, process)) = process.map(|process| (why(&process), process)) else { break };
+            match member {
+                Member::Is(why) => found.claims.push(Claim { process, why: vec![why] }),
+                Member::Not(Some(why)) => {
+                    found.leave(&process, why);
+                    break;
+                }
+                Member::Not(None) => break,
+            }
+        }
+    }
+    Ok(found)
 }

@@ -13,7 +13,7 @@ Without --yes nothing is ended: you see the plan, with each process, the signals
 should come back.
 
 Examples:
-  Processes whose run is proven to have ended:
+  Your processes that seem left over:
     gpuresid reclaim --orphans
   What a checked command left behind:
     gpuresid reclaim --report result.json --yes
@@ -31,7 +31,7 @@ Examples:
 
 /// `reclaim`.
 #[derive(Debug, Clone, Args)]
-#[command(group = ArgGroup::new("whom").required(true).multiple(false).args(["report", "pid", "orphans", "job"]))]
+#[command(group = ArgGroup::new("whom").required(true).multiple(false).args(["report", "pid", "orphans", "job", "ci"]))]
 pub struct ReclaimArgs {
     /// End what a checked command left behind, by the JSON report of the check
     #[arg(long, value_name = "FILE")]
@@ -39,12 +39,15 @@ pub struct ReclaimArgs {
     /// End these processes
     #[arg(long, value_name = "PID", num_args = 1.., value_delimiter = ',', value_parser = values::pid)]
     pub pid: Vec<u32>,
-    /// End the processes whose run is proven to have ended
+    /// End your processes that seem left over: their launcher is gone, and a sign says that their run has ended
     #[arg(long)]
     pub orphans: bool,
-    /// End the processes of this Slurm job
+    /// End the processes of this Slurm job, as its epilog does
     #[arg(long, value_name = "ID")]
     pub job: Option<String>,
+    /// End the processes of the CI job that this runs in, as its runner's job-completed hook does
+    #[arg(long)]
+    pub ci: bool,
     /// With --orphans: only processes that were started at least this long ago
     #[arg(long, value_name = "DUR", value_parser = values::time, requires = "orphans")]
     pub older_than: Option<Duration>,

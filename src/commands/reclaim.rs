@@ -5,6 +5,7 @@ use crate::{
     act::{
         again,
         carry_out::Hands,
+        ci::CiJob,
         guard::Guard,
         job::Job,
         lock::Lock,
@@ -71,6 +72,7 @@ fn targets(args: &ReclaimArgs, reader: &ProcReader) -> anyhow::Result<Targets> {
         (Some(file), _) => Targets::Report(Box::new(ReportFile::read(file, &reader.boot_id()?)?)),
         (None, Some(job)) => Targets::Job(Job::read(job, reader)?),
         (None, None) if args.orphans => Targets::Orphans { older_than: args.older_than },
+        (None, None) if args.ci => Targets::Ci(CiJob::ours()?),
         (None, None) => Targets::Pids(args.pid.clone()),
     })
 }

@@ -137,6 +137,9 @@ fn firm(scene: &Scene<'_>, holder: &Holder, mut step: Advice) -> Advice {
     let firm = match step.command.as_deref() {
         Some(command) if command == format!("kill {pid}") => format!("kill -KILL {pid}"),
         Some(command) if command == format!("kill {pid}; kill -CONT {pid}") => format!("kill -KILL {pid}"),
+        Some(command) if command == format!("gpuresid reclaim --pid {pid}") => {
+            format!("gpuresid reclaim --force --pid {pid}")
+        }
         _ => return step,
     };
     step.command = Some(firm);
@@ -216,6 +219,14 @@ pub(super) fn of_holder(scene: &Scene<'_>, holder: &Holder) -> Vec<Draft> {
                 ),
                 name(holder),
             )
+        }),
+        Cause::Orphan if scene.run.is_none() => end(scene, holder, process, || {
+            // Nobody is ended by us in another PID namespace.
+            if process.is_none_or(|process| process.pid_namespace == scene.snapshot.observer.pid_namespace) {
+                return reclaim::of_left_over(&[holder]);
+            }
+            let why = format!("if you know that it does no more work, end it{bytes}{whose}: what started it is gone");
+            step(Some(format!("kill {pid}")), why, name(holder))
         }),
         Cause::Orphan => end(scene, holder, process, || {
             step(

@@ -4,6 +4,7 @@ use super::{
     adoption::{Parent, is_only_heir},
     keeps, kernel, mps,
     programs::Known,
+    reclaim,
     run::Run,
     scene::Scene,
     sharing,
@@ -241,15 +242,13 @@ fn command_name(run: &Run<'_>) -> Option<String> {
 
 fn after_the_fact(scene: &Scene<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<String>) {
     let process = evidence.process;
-    if let Some(why) = proof_of_end(scene, evidence) {
+    if let Some(why) = sign_of_its_kind(scene, evidence) {
         return (Cause::Orphan, why);
     }
-    // The marker is inherited: below a shell that lives on, it says nothing about what that shell starts today.
-    let parent = Parent::of(process);
-    if process.marker_alive == Some(false) && parent.may_have_adopted() {
-        return (Cause::Orphan, vec!["it carries the marker of a checked run that has ended".into()]);
+    if let Some(why) = reclaim::sign_of_end(Cause::Orphan, process) {
+        return (Cause::Orphan, vec![why.into()]);
     }
-    match parent {
+    match Parent::of(process) {
         Parent::Started(parent) => {
             (Cause::InUse, vec![format!("it is in use; its parent is {} ({})", parent.comm, parent.id.pid)])
         }
@@ -273,9 +272,9 @@ fn after_the_fact(scene: &Scene<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<Str
     }
 }
 
-/// What proves that the run of an adopted process is over: it is a worker that only lives below a parent of its kind,
-/// or the Slurm job that started it has ended.
-fn proof_of_end(scene: &Scene<'_>, evidence: &Evidence<'_>) -> Option<Vec<String>> {
+/// What speaks for the end of an adopted process's run: the Slurm job that started it has ended, or it is a worker of a
+/// kind that a launcher starts, which is gone. A worker may go on with its work all the same.
+fn sign_of_its_kind(scene: &Scene<'_>, evidence: &Evidence<'_>) -> Option<Vec<String>> {
     let process = evidence.process;
     let initial = scene.snapshot.observer.initial_pid_namespace == Some(true);
     let parent = process.ancestors.first().filter(|parent| is_only_heir(parent, initial))?;

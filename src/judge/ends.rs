@@ -7,7 +7,6 @@ use super::{
     mps,
     place::{self, place},
     programs::{self, Known, Remedy},
-    reclaim::is_agent,
     scene::Scene,
 };
 use crate::{
@@ -97,10 +96,9 @@ fn of_program(scene: &Scene<'_>, process: &Process, known: &Known) -> Option<End
 /// else by its name. An unknown parent is never to be ended for its child.
 fn launches(scene: &Scene<'_>, parent: &Ancestor, process: &Process, known: &Known) -> bool {
     if let Some(parent) = scene.processes.iter().find(|p| p.id == parent.id) {
-        let itself = programs::recognise(parent).is_some_and(|its| {
+        return programs::recognise(parent).is_some_and(|its| {
             its.program.name == known.program.name || Some(its.program.name) == known.program.lives_below
         });
-        return itself || is_agent(parent) || same_script(parent, process);
     }
     let titled = process.argv.first().is_some_and(|title| title.contains("::"));
     let names: &[&str] = match known.program.name {
@@ -114,13 +112,6 @@ fn launches(scene: &Scene<'_>, parent: &Ancestor, process: &Process, known: &Kno
         _ => &[],
     };
     names.iter().any(|name| parent.comm.starts_with(name))
-}
-
-/// The same program with the same script.
-fn same_script(one: &Process, other: &Process) -> bool {
-    one.argv.words().len() > 1
-        && one.argv.words().get(..2) == other.argv.words().get(..2)
-        && other.argv.words().get(1).is_some_and(|a| !a.starts_with('-'))
 }
 
 /// A process that a rank started, and that has the rank's environment from it.

@@ -192,8 +192,8 @@ fn finish(scene: &Scene<'_>, draft: Draft<'_>) -> Holder {
     };
     let (cause, cause_why) = cause(scene, &evidence);
     let mut why = cause_why;
-    let proof = reclaim::proof_in_a_look(scene, cause, process).map(str::to_owned);
-    why.extend(proof.filter(|proof| !why.contains(proof)));
+    let sign = reclaim::sign_in_a_look(scene, cause, process).map(str::to_owned);
+    why.extend(sign.filter(|sign| !why.contains(sign)));
     why.extend(kernel::sigterm(process));
     why.extend(lineage_why);
     why.extend(draft.why);

@@ -3,6 +3,7 @@
 use super::{
     advice::{again, gives_back, of_holder, step, sudo_note},
     draft::{Draft, plain},
+    reclaim,
     scene::Scene,
 };
 use crate::{
@@ -10,8 +11,8 @@ use crate::{
     text,
 };
 
-/// The signals that can be sent to several at once, as they are typed.
-const VERBS: [&str; 2] = ["kill", "kill -KILL"];
+/// What takes several PIDs at once, as it is typed.
+const VERBS: [&str; 4] = ["kill", "kill -KILL", "gpuresid reclaim --pid", "gpuresid reclaim --force --pid"];
 
 /// The steps for a group: one for all whom the same signal ends, the others one by one.
 pub(super) fn of_group(scene: &Scene<'_>, group: &[&Holder]) -> Vec<Draft> {
@@ -42,6 +43,13 @@ fn all(scene: &Scene<'_>, verb: &str, these: &[&Holder]) -> Option<Advice> {
         bytes => format!(" and give back {bytes}"),
     };
     let whose = sudo_note(scene, first);
+    if verb.starts_with("gpuresid") {
+        let step = reclaim::of_left_over(these);
+        let pids: Vec<String> = these.iter().map(|holder| holder.pid.to_string()).collect();
+        let why =
+            if verb.contains("--force") { format!("{}; they do nothing on a plain kill", step.why) } else { step.why };
+        return Some(Advice { command: Some(format!("{verb} {}", pids.join(" "))), why, ..step });
+    }
     let mut why = match first.cause {
         Cause::Orphan => format!(
             "end what outlived its run, {n} processes{bytes}{whose}. If they are servers that are meant to stay, leave them"

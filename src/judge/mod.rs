@@ -45,7 +45,7 @@ use crate::{
 };
 pub(crate) use adoption::{may_be_left_to_its_parent, starter};
 pub(crate) use place::place as place_of;
-pub(crate) use reclaim::{is_agent, proof_by_marker};
+pub(crate) use reclaim::sign_of_end;
 use run::Run;
 use scene::Scene;
 

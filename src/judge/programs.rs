@@ -1,7 +1,7 @@
 //! Well-known programs: what is worth knowing about each, and how it is ended for good. A table, so that a program is
 //! one row. A row is matched on evidence that the program itself leaves (command line, environment, title, parent), and
-//! it never makes a cause by itself: it adds a note, a better remedy, and in some rows what proves that a worker's run
-//! is over once its parent is gone.
+//! it never makes a cause by itself: it adds a note, a better remedy, and in some rows the launcher without which such a
+//! worker has most often outlived its run.
 
 use super::{adoption, scene::Scene};
 use crate::{model::Process, text::file_name};
@@ -59,7 +59,7 @@ pub(crate) struct Program {
     pub(crate) note: &'static str,
     /// How it is ended.
     pub(crate) remedy: Remedy,
-    /// Its parent starts it and ends it; so once that is gone, its run is over. The parent's name.
+    /// Its parent starts it and ends it; that this one is gone is a sign that its run is over. The parent's name.
     pub(crate) lives_below: Option<&'static str>,
 }
 
@@ -153,9 +153,10 @@ const PROGRAMS: &[Program] = &[
     Program {
         name: "multiprocessing forkserver",
         signs: &[&[Part("from multiprocessing.forkserver import main")]],
-        note: "Python's multiprocessing forkserver, or a worker of it",
+        note: "Python's multiprocessing forkserver, or a worker of it, which lives on without the forkserver",
         remedy: Remedy::Signal,
-        lives_below: Some("main process"),
+        // What is gone may be the forkserver, while the main process goes on.
+        lives_below: None,
     },
     Program {
         name: "multiprocessing resource tracker",

@@ -1,5 +1,5 @@
-//! Where `gpuresid reclaim` is offered, and the proof by the marker that it asks for. One place for both, so that what
-//! is offered and what it would then plan do not differ.
+//! Where `gpuresid reclaim` is offered, and the sign by the marker that it goes by. One place for both, so that what is
+//! offered and what it would then plan do not differ.
 
 use super::{
     adoption::{Parent, is_only_heir},
@@ -10,114 +10,39 @@ use super::{
 };
 use crate::{
     model::{Advice, Bytes, Cause, Holder, Lineage, ListKind, ProcId, Process, groups},
-    text::{self, file_name},
+    text,
 };
 
-/// Why the run of a holder with this cause has ended, by the marker that it carries; `above` finds an ancestor.
-pub(crate) fn proof_by_marker(
-    cause: Cause,
-    process: &Process,
-    above: impl Fn(ProcId) -> Option<Process>,
-) -> Option<&'static str> {
+/// What speaks for the end of the run of a process with this cause: a sign, and no proof. The marker is inherited, below a
+/// shell that lives on also by what that starts today, so it says something only of a process that was adopted.
+pub(crate) fn sign_of_end(cause: Cause, process: &Process) -> Option<&'static str> {
     match cause {
         Cause::Detached | Cause::StuckInKernel | Cause::Draining => None,
-        _ if !outlived_its_run(process, above) => None,
-        // These say why it does not end by itself; whose it is stands in its environment.
-        Cause::Orphan
-        | Cause::Stopped
-        | Cause::HalfDead
-        | Cause::ForkedCopy
-        | Cause::ExportedHandle
-        | Cause::PeerMapping => Some("it carries the marker of a checked run that has ended"),
-        // A worker whose launcher has outlived the run too.
-        _ => Some("it and its launcher carry the marker of a checked run that has ended"),
+        _ => (process.marker_alive == Some(false) && Parent::of(process).may_have_adopted()).then_some(MARKED),
     }
 }
+
+/// The sign that the marker is.
+pub(super) const MARKED: &str = "what started it is gone, and it carries the marker of a checked run that has ended; \
+                                 whatever that run left running hands the marker on";
 
 /// The same in a single look.
-pub(super) fn proof_in_a_look(scene: &Scene<'_>, cause: Cause, process: &Process) -> Option<&'static str> {
-    let above = |id| scene.processes.iter().find(|p| p.id == id).cloned();
-    proof_by_marker(cause, process, above).filter(|_| scene.run.is_none())
+pub(super) fn sign_in_a_look(scene: &Scene<'_>, cause: Cause, process: &Process) -> Option<&'static str> {
+    sign_of_end(cause, process).filter(|_| scene.run.is_none())
 }
 
-/// The marker is inherited: below a shell that lives on, it says nothing about what that shell starts today. So it is a
-/// proof only for a process that was adopted, or is the worker of a launcher of workers that was.
-fn outlived_its_run(process: &Process, above: impl Fn(ProcId) -> Option<Process>) -> bool {
-    if process.marker_alive != Some(false) {
-        return false;
-    }
-    let of_the_run = |a: &Process| a.marker == process.marker && a.marker_alive == Some(false) && is_agent(a);
-    let mut launcher: Option<Process> = None;
-    while let Parent::Started(parent) = Parent::of(launcher.as_ref().unwrap_or(process)) {
-        let Some(next) = above(parent.id).filter(of_the_run) else { return false };
-        launcher = Some(next);
-    }
-    true
-}
-
-/// Launchers that start a worker again which has died. What counts is the program that a process runs: a terminal
-/// multiplexer whose command line only names a launcher is none.
-pub(crate) fn is_agent(process: &Process) -> bool {
-    const PROGRAMS: [&str; 5] = ["torchrun", "accelerate", "deepspeed", "horovodrun", "supervisord"];
-    const MODULES: [&str; 3] = ["torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic"];
-    match runs(process.argv.words()) {
-        Some(Runs::Program(name)) => PROGRAMS.contains(&name),
-        Some(Runs::Module(name)) => MODULES.contains(&name),
-        None => false,
-    }
-}
-
-/// What a process runs.
-#[derive(Debug, PartialEq, Eq)]
-enum Runs<'a> {
-    /// The file name of its program, or of its script if that is Python's.
-    Program(&'a str),
-    /// A module of Python.
-    Module(&'a str),
-}
-
-/// By its command line. `None`: Python runs something else than a file or a module.
-fn runs(argv: &[String]) -> Option<Runs<'_>> {
-    let mut arguments = argv.iter();
-    let program = file_name(arguments.next()?);
-    let version = program.strip_prefix("python").or_else(|| program.strip_prefix("pypy"));
-    if version.is_none_or(|v| !v.bytes().all(|b| b.is_ascii_digit() || b == b'.')) {
-        return Some(Runs::Program(program));
-    }
-    while let Some(argument) = arguments.next() {
-        let Some(options) = argument.strip_prefix('-').filter(|rest| !rest.is_empty()) else {
-            return Some(Runs::Program(file_name(argument)));
-        };
-        if options.starts_with('-') {
-            if options == "-check-hash-based-pycs" {
-                arguments.next();
-            }
-            continue;
-        }
-        // Short options can stand together; the value of one is what follows, here or in the next argument.
-        let Some(at) = options.find(['m', 'c', 'W', 'X']) else { continue };
-        let (option, value) = (options.get(at..=at)?, options.get(at + 1..)?);
-        let value = if value.is_empty() { arguments.next()?.as_str() } else { value };
-        match option {
-            "m" => return Some(Runs::Module(value)),
-            "c" => return None,
-            _ => {}
-        }
-    }
-    None
-}
-
-/// After a single look: where somebody's run is proven to have ended.
+/// After a single look: where the plan would name processes of the user who asks.
 pub(super) fn of_orphans(scene: &Scene<'_>, holders: &[Holder]) -> Option<Advice> {
-    let proven = |h: &Holder| {
-        let process = scene.living(h).filter(|p| !scene.is_above_us(p.id));
-        process.is_some_and(|p| h.cause == Cause::Orphan || proof_in_a_look(scene, h.cause, p).is_some())
+    let observer = &scene.snapshot.observer;
+    let named = |h: &Holder| {
+        let process = scene.living(h).filter(|p| p.uid == Some(observer.uid) && !scene.is_above_us(p.id));
+        process.is_some_and(|p| h.cause == Cause::Orphan || sign_in_a_look(scene, h.cause, p).is_some())
     };
-    (!scene.snapshot.observer.foreign_procfs && holders.iter().any(proven)).then(|| {
+    (!observer.foreign_procfs && holders.iter().any(named)).then(|| {
         step(
             Some("gpuresid reclaim --orphans".into()),
-            "or see a plan for all processes whose run is proven to have ended: who would be ended, in which order, and \
-             how much memory comes back. Nothing is ended unless you add --yes",
+            "or see a plan for all of your processes that seem left over: why, who would be ended, in which order, and how \
+             much memory comes back. Nothing is ended unless you add --yes",
             "nobody",
         )
     })
@@ -172,6 +97,11 @@ fn only_draws(scene: &Scene<'_>, id: ProcId) -> bool {
     lists.peek().is_some() && lists.all(|list| list == ListKind::Graphics)
 }
 
+/// After a single look: who seems left over may do somebody's work all the same, so its end is for people to decide.
+pub(super) fn of_left_over(holders: &[&Holder]) -> Advice {
+    see_all(holders, "what started it is gone, but it may still do its work. If you know that it does not")
+}
+
 /// The step that shows what would be ended and what comes back.
 pub(super) fn see(holder: &Holder, why: &str) -> Advice {
     see_all(&[holder], why)
@@ -221,35 +151,5 @@ pub(super) fn of_report(scene: &Scene<'_>, holders: &[&Holder], steps: &mut Vec<
         let why = format!("see the plan for what this run left behind (PID {named}): {plan}");
         steps.insert(last + 1, step(command, why, "nobody"));
         steps.retain(|s| !pids.iter().any(|pid| ends(s, *pid)));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_process_runs_is_no_word_of_its_arguments() {
-        let of = |line: &str| {
-            let argv: Vec<String> = line.split(' ').map(Into::into).collect();
-            runs(&argv).map(|runs| match runs {
-                Runs::Program(name) => name.to_owned(),
-                Runs::Module(name) => format!("-m {name}"),
-            })
-        };
-        for (line, expected) in [
-            ("/usr/bin/python3.11 /opt/bin/torchrun --nproc-per-node 2 train.py", "torchrun"),
-            ("python -u -X dev -m torch.distributed.run train.py", "-m torch.distributed.run"),
-            ("python3 -Wignore -um torch.distributed.run train.py", "-m torch.distributed.run"),
-            ("python3 train.py -m torch.distributed.run", "train.py"),
-            ("torchrun train.py", "torchrun"),
-            ("tmux new-session -d python -m torch.distributed.run train.py", "tmux"),
-            ("SCREEN torchrun train.py", "SCREEN"),
-            ("pythonic torchrun", "pythonic"),
-        ] {
-            assert_eq!(of(line).as_deref(), Some(expected), "{line}");
-        }
-        assert_eq!(of("python3 -c pass torchrun"), None);
-        assert_eq!(of("python3"), None);
     }
 }

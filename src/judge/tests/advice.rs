@@ -94,10 +94,11 @@ fn a_unit_is_stopped_for_its_main_process_only() {
         commands(&report).into_iter().map(ToOwned::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(told("train.service", Some(true)), ["systemctl stop train.service"]);
-    assert_eq!(told("train.service", Some(false)), ["kill 70"], "the service works on without it");
+    let alone = ["gpuresid reclaim --pid 70"];
+    assert_eq!(told("train.service", Some(false)), alone, "the service works on without it");
     for runner in ["actions.runner.o-r.host.service", "gitlab-runner.service", "buildkite-agent@1.service"] {
         for leads in [Some(false), Some(true), None] {
-            assert_eq!(told(runner, leads), ["kill 70"], "{runner}");
+            assert_eq!(told(runner, leads), alone, "{runner}");
         }
     }
 }

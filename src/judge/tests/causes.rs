@@ -49,6 +49,9 @@ fn cause_of(report: &StatusReport, pid: u32) -> Cause {
     holder(&report.holders, pid).cause
 }
 
+/// What is advised where somebody seems left over and may work all the same.
+const PLAN: &str = "gpuresid reclaim --pid 70";
+
 pub(super) fn commands(report: &StatusReport) -> Vec<&str> {
     // The plan for everybody at once stands beside the steps for each.
     let own_plan = |c: &&str| *c != "gpuresid reclaim --orphans";
@@ -346,7 +349,7 @@ pub(super) fn rank(pid: u32, above: Vec<Ancestor>) -> Process {
 fn a_rank_without_its_agent_is_an_orphan_and_one_with_it_is_ended_through_it() {
     let agent = vec![ancestor(id(65, 6), "pt_elastic"), ancestor(id(300, 1), "bash"), ancestor(id(1, 0), "init")];
     let report = one(rank(70, init()), 4000);
-    assert_eq!((cause_of(&report, 70), commands(&report)), (Cause::Orphan, vec!["kill 70"]));
+    assert_eq!((cause_of(&report, 70), commands(&report)), (Cause::Orphan, vec![PLAN]));
     assert_eq!(holder(&report.holders, 70).program.as_deref(), Some("torchrun rank"));
     let report = one(rank(70, agent.clone()), 4000);
     assert_eq!((cause_of(&report, 70), commands(&report).len()), (Cause::InUse, 0));
@@ -455,7 +458,7 @@ fn a_process_of_an_ended_job_is_an_orphan_that_slurm_does_not_know_any_more() {
     left.environment.insert("SLURM_JOB_ID".into(), "123".into());
     let told = |alive| one(Process { slurm_step_alive: alive, ..left.clone() }, 4000);
     let report = told(Some(false));
-    assert_eq!((cause_of(&report, 70), commands(&report)), (Cause::Orphan, vec!["kill 70"]));
+    assert_eq!((cause_of(&report, 70), commands(&report)), (Cause::Orphan, vec![PLAN]));
     for alive in [Some(true), None] {
         let report = told(alive);
         assert_eq!((cause_of(&report, 70), commands(&report).len()), (Cause::Detached, 0));
@@ -476,13 +479,14 @@ fn an_owner_is_asked_unless_we_are_inside_too() {
         commands(&report).into_iter().map(ToOwned::to_owned).collect::<Vec<_>>()
     };
     let tini = || vec![ancestor(id(400, 4), "tini")];
+    let plan = [PLAN];
     // The main process of a container is started again; another one in it is not.
     assert_eq!(told(&container, &[70, 1], None, init()), ["docker stop abababababab"]);
-    assert_eq!(told(&container, &[70, 9], None, tini()), ["kill 70", "docker stop abababababab"]);
-    assert_eq!(told(&container, &[70, 9], Some(&container), tini()), ["kill 70"], "we stand in the same container");
+    assert_eq!(told(&container, &[70, 9], None, tini()), [PLAN, "docker stop abababababab"]);
+    assert_eq!(told(&container, &[70, 9], Some(&container), tini()), plan, "we stand in the same container");
     let step = "/system.slice/slurmstepd.scope/job_123/step_0/user/task_0";
     assert_eq!(told(step, &[70], None, init()), ["scancel 123.0"]);
-    assert_eq!(told(step, &[70], Some("/system.slice/slurmstepd.scope/job_123/step_extern/user"), init()), ["kill 70"]);
+    assert_eq!(told(step, &[70], Some("/system.slice/slurmstepd.scope/job_123/step_extern/user"), init()), plan);
     let unit = "/system.slice/train.service";
     assert_eq!(told(unit, &[70], Some("/user.slice/session-1.scope"), init()), ["systemctl stop train.service"]);
 }
@@ -674,18 +678,19 @@ fn who_writes_a_core_ends_by_itself_and_is_not_to_be_killed_blindly() {
 
 #[test]
 fn who_does_nothing_on_a_plain_kill_gets_the_firm_one() {
+    const FORCE: &str = "gpuresid reclaim --force --pid 70";
     let orphan = |on_sigterm, pending| {
         let mut left = Process { marker_alive: Some(false), on_sigterm, sigterm_pending: pending, ..cuda(70, init()) };
         left.marker = Some("boot-1-2".into());
         one(left, 4000)
     };
     for (does, pending, command, why) in [
-        (Some(OnSigterm::Ends), false, "kill 70", None),
-        (Some(OnSigterm::Handles), false, "kill 70", None),
-        (None, false, "kill 70", None),
-        (Some(OnSigterm::Ignores), false, "kill -KILL 70", Some("it ignores SIGTERM")),
-        (Some(OnSigterm::Blocks), false, "kill -KILL 70", Some("every thread of it blocks SIGTERM")),
-        (Some(OnSigterm::Blocks), true, "kill -KILL 70", Some("SIGTERM was sent, and every thread")),
+        (Some(OnSigterm::Ends), false, PLAN, None),
+        (Some(OnSigterm::Handles), false, PLAN, None),
+        (None, false, PLAN, None),
+        (Some(OnSigterm::Ignores), false, FORCE, Some("it ignores SIGTERM")),
+        (Some(OnSigterm::Blocks), false, FORCE, Some("every thread of it blocks SIGTERM")),
+        (Some(OnSigterm::Blocks), true, FORCE, Some("SIGTERM was sent, and every thread")),
     ] {
         let report = orphan(does, pending);
         assert_eq!(commands(&report)[0], command, "{does:?}");

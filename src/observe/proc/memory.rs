@@ -22,7 +22,7 @@ use std::{
 /// The marker's name.
 const MARKER: &[u8] = b"GPURESID_RUN_ID=";
 /// Variables that tell where a process belongs and hold no secret. Others are never kept.
-const TELLING: [&str; 18] = [
+const TELLING: [&str; 21] = [
     "SLURM_JOB_ID",
     "SLURM_STEP_ID",
     "SLURMD_NODENAME",
@@ -31,6 +31,9 @@ const TELLING: [&str; 18] = [
     "SLURM_HET_JOB_ID",
     "SLURM_HET_JOB_OFFSET",
     "SYSTEMD_EXEC_PID",
+    "RUNNER_TRACKING_ID",
+    "JENKINS_NODE_COOKIE",
+    "CI_JOB_ID",
     "TORCHELASTIC_RUN_ID",
     "RANK",
     "LOCAL_RANK",
