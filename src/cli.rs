@@ -16,7 +16,7 @@ use crate::{
     model::{Bytes, Cause, Limit, Scope},
     report::ReportTarget,
 };
-use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum, builder::FalseyValueParser};
+use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 const EXAMPLES: &str = "\
@@ -111,7 +111,7 @@ pub struct Global {
     )]
     pub gpu: Vec<String>,
     /// Only the GPUs of CUDA_VISIBLE_DEVICES
-    #[arg(long, global = true, env = "GPURESID_VISIBLE", hide_env_values = true, value_parser = FalseyValueParser::new(), conflicts_with = "gpu")]
+    #[arg(long, global = true, env = "GPURESID_VISIBLE", hide_env_values = true, value_parser = values::switch, conflicts_with = "gpu")]
     pub visible: bool,
     /// Longest time for one answer of the driver [default: 10s, and 60s for opening it]
     #[arg(long, global = true, value_name = "DUR", value_parser = values::some_time, env = "GPURESID_NVML_TIMEOUT", hide_env_values = true)]
@@ -126,7 +126,7 @@ pub struct Global {
     #[arg(long, global = true, value_name = "PATH", default_value = "/dev")]
     pub dev: PathBuf,
     /// Hide arguments, users and host names in everything that is written
-    #[arg(long, global = true, env = "GPURESID_REDACT", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    #[arg(long, global = true, env = "GPURESID_REDACT", hide_env_values = true, value_parser = values::switch)]
     pub redact: bool,
     /// Colour: auto (on a terminal, unless NO_COLOR is set), always or never
     #[arg(
@@ -242,10 +242,11 @@ pub struct StatusArgs {
     /// be read, must be reset, or is not there), foreign (somebody else holds memory, or nobody who can be seen)
     #[arg(long, value_name = "RULE", value_delimiter = ',', value_parser = values::rule)]
     pub fail_on: Vec<FailOn>,
-    /// For --fail-on lost: so many GPUs must be there
+    /// For --fail-on lost: so many GPUs must be there, counting those that --gpu leaves out
     #[arg(long, value_name = "N", requires = "fail_on", value_parser = clap::value_parser!(u32).range(1..))]
     pub expect: Option<u32>,
-    /// For --fail-on foreign: who is nobody else, this user (with sudo: who called it) or this Slurm job [default: user]
+    /// For --fail-on foreign: who does not count as somebody else: this user (with sudo: who called it) or this Slurm job
+    /// [default: user]
     #[arg(long, value_name = "user|job", requires = "fail_on", hide_possible_values = true)]
     pub mine: Option<Mine>,
 }
@@ -286,11 +287,12 @@ pub struct LimitArgs {
         hide_env_values = true
     )]
     pub max_unattributed: Bytes,
-    /// Memory that may stay, in percent of the most that the command used
+    /// Memory that may stay, in percent of the most that the command used. Beside --max-residue: it is residue if either
+    /// is exceeded
     #[arg(long, value_name = "PCT", value_parser = values::percent, env = "GPURESID_MAX_RESIDUE_RATE", hide_env_values = true)]
     pub max_residue_rate: Option<f64>,
     /// Report, but exit with 0 instead of 121 and 122
-    #[arg(long, env = "GPURESID_WARN_ONLY", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "GPURESID_WARN_ONLY", hide_env_values = true, value_parser = values::switch)]
     pub warn_only: bool,
     /// An inconclusive answer is a fail (exit with 122) or a pass (exit with 0)
     #[arg(
@@ -348,7 +350,7 @@ pub struct CheckArgs {
     #[arg(long, default_value = "run", hide_possible_values = true, env = "GPURESID_SCOPE", hide_env_values = true)]
     pub scope: ScopeArg,
     /// Fail with 122 if the command used no GPU, as where all GPU tests were skipped
-    #[arg(long, env = "GPURESID_REQUIRE_GPU", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "GPURESID_REQUIRE_GPU", hide_env_values = true, value_parser = values::switch)]
     pub require_gpu: bool,
     /// End the command after this time, and exit with 124
     #[arg(long, value_name = "DUR", value_parser = values::some_time, env = "GPURESID_TIMEOUT", hide_env_values = true)]
@@ -366,10 +368,10 @@ pub struct CheckArgs {
     #[arg(long, value_name = "DUR", default_value = "100ms", value_parser = values::short_time, env = "GPURESID_SAMPLE", hide_env_values = true)]
     pub sample: Duration,
     /// Ask PyTorch in the command's Python processes who refers to its tensors, and what is cache and context
-    #[arg(long, env = "GPURESID_TORCH", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "GPURESID_TORCH", hide_env_values = true, value_parser = values::switch)]
     pub torch: bool,
     /// Print nothing; the exit code and the reports say it
-    #[arg(long, short, env = "GPURESID_QUIET", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    #[arg(long, short, env = "GPURESID_QUIET", hide_env_values = true, value_parser = values::switch)]
     pub quiet: bool,
     /// What counts as residue.
     #[command(flatten)]

@@ -9,6 +9,16 @@ use support::{Finished, Rig};
 
 const MORE: &str = "more: gpuresid --help, gpuresid COMMAND --help\n";
 
+/// The variables that are on or off, each with a command that has it.
+const SWITCHES: [(&str, &str); 6] = [
+    ("GPURESID_QUIET", "check -- true"),
+    ("GPURESID_REDACT", "snapshot"),
+    ("GPURESID_REQUIRE_GPU", "check -- true"),
+    ("GPURESID_TORCH", "check -- true"),
+    ("GPURESID_VISIBLE", "status"),
+    ("GPURESID_WARN_ONLY", "check -- true"),
+];
+
 /// The exact words on stderr; nothing on stdout; exit code 125.
 #[track_caller]
 fn refused(end: &Finished, words: &str) {
@@ -55,6 +65,13 @@ fn a_value_that_was_not_typed_is_laid_to_its_variable() {
         assert!(end.stderr.starts_with(&format!("error: {words}")), "{}", end.stderr);
         assert!(end.stderr.contains(&hint(name)), "{}", end.stderr);
     }
+    for (name, arguments) in SWITCHES {
+        let end = with(&rig, (name, "maybe"), arguments);
+        end.expect_code(125);
+        let words = "write 1, true, yes or on; or 0, false, no or off\n";
+        let said = format!("error: invalid value 'maybe' for the environment variable {name}: {words}\n{}", hint(name));
+        assert_eq!(end.stderr, said);
+    }
     // What was typed counts, and is what is said.
     let end = with(&rig, ("GPURESID_SETTLE", "5s"), "check --settle soon -- true");
     assert!(end.stderr.contains("for '--settle <DUR>'") && !end.stderr.contains("GPURESID"), "{}", end.stderr);
@@ -64,6 +81,19 @@ fn a_value_that_was_not_typed_is_laid_to_its_variable() {
     assert!(end.stderr.starts_with("error: no GPU is called `7`, which GPURESID_GPU names\n"), "{}", end.stderr);
     let end = rig.run("-i 7");
     assert!(end.stderr.starts_with("error: no GPU is called `7`\n"), "{}", end.stderr);
+}
+
+#[test]
+fn a_variable_is_on_or_off_by_any_usual_word() {
+    let rig = Rig::new();
+    for on in ["1", "true", "YES", "on"] {
+        let end = with(&rig, ("GPURESID_QUIET", on), "check -- true");
+        assert_eq!(end.expect_code(0).stderr, "", "{on}");
+    }
+    for off in ["0", "false", "No", "off", ""] {
+        let end = with(&rig, ("GPURESID_QUIET", off), "check -- true");
+        assert!(end.expect_code(0).stderr.contains("clean"), "{off}: {}", end.stderr);
+    }
 }
 
 #[test]

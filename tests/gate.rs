@@ -80,12 +80,17 @@ fn so_many_gpus_must_be_there_whole_or_in_parts() {
     let rig = Rig::with_gpus(2);
     let lost = [("lost".to_owned(), "only 2 of 8 GPUs are there".to_owned())];
     assert_eq!(broken(rig.run("--json --fail-on lost --expect 8").expect_code(121)), lost);
+    // It is about the machine, whichever GPUs are looked at.
+    assert_eq!(broken(rig.run("--json --fail-on lost --expect 8 -i 0").expect_code(121)), lost);
+    rig.run("--fail-on lost --expect 2 -i 0").expect_code(0);
     let mut machine = Machine::h200(2);
     let part = |number: u32| Instance { uuid: format!("MIG-{number}"), gi: number, ci: 0, total: 1 << 34, reserved: 0 };
     machine.devices[1].mig = vec![part(1), part(2)];
     let rig = Rig::with_machine(&machine);
     rig.run("--fail-on lost --expect 2").expect_code(0);
     rig.run("--fail-on lost --expect 3").expect_code(121);
+    // Two parts of one GPU are one GPU.
+    rig.run("--fail-on lost --expect 3 -i MIG-1,MIG-2").expect_code(121);
     // A driver that does not answer is an error as ever, and the rule is named.
     rig.init_answers(999);
     let end = rig.run("--json --fail-on lost,orphan --expect 2");
@@ -192,7 +197,7 @@ fn a_rule_that_was_not_asked_for_has_no_options() {
         ),
         (
             "--fail-on lost --mine job",
-            "error: --mine says who is nobody else for `--fail-on foreign`\n\nhint: write --fail-on foreign --mine user, or --mine job\n",
+            "error: --mine says who does not count as somebody else for `--fail-on foreign`\n\nhint: write --fail-on foreign --mine user, or --mine job\n",
         ),
     ] {
         assert_eq!(rig.run(arguments).expect_code(125).stderr, words);

@@ -929,6 +929,13 @@ fn exactly_one_kind_of_target_is_named() {
     {
         rig.run(arguments).expect_code(125);
     }
+    // It narrows what is found, not what is named.
+    for named in ["--pid 7", "--report x.json", "--job 7"] {
+        let end = rig.run(&format!("reclaim {named} --older-than 5m"));
+        let said = end.stderr.lines().next().unwrap_or_default();
+        assert!(said.contains("'--older-than <DUR>'") && said.contains("cannot be used with"), "{named}: {said}");
+        end.expect_code(125);
+    }
 }
 
 // ---- time -----------------------------------------------------------------------------------------------------------

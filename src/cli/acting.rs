@@ -49,7 +49,7 @@ pub struct ReclaimArgs {
     #[arg(long)]
     pub ci: bool,
     /// With --orphans: only processes that were started at least this long ago
-    #[arg(long, value_name = "DUR", value_parser = values::time, requires = "orphans")]
+    #[arg(long, value_name = "DUR", value_parser = values::time, conflicts_with_all = ["report", "pid", "job"])]
     pub older_than: Option<Duration>,
     /// Carry the plan out; without it nothing is ended
     #[arg(long)]

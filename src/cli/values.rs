@@ -39,6 +39,15 @@ pub(super) fn short_time(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// An option without a value, as a variable has it: on or off. An empty variable is off, as one that is not set.
+pub(super) fn switch(text: &str) -> Result<bool, String> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "1" | "true" | "yes" | "on" | "y" | "t" => Ok(true),
+        "" | "0" | "false" | "no" | "off" | "n" | "f" => Ok(false),
+        _ => Err("write 1, true, yes or on; or 0, false, no or off".into()),
+    }
+}
+
 /// A percentage, with or without its sign.
 pub(super) fn percent(text: &str) -> Result<f64, String> {
     text.trim()

@@ -75,7 +75,7 @@ fn rules(args: &StatusArgs) -> anyhow::Result<Rules> {
     }
     if args.mine.is_some() && !asked(FailOn::Foreign) {
         return Err(hinted(
-            "--mine says who is nobody else for `--fail-on foreign`",
+            "--mine says who does not count as somebody else for `--fail-on foreign`",
             "write --fail-on foreign --mine user, or --mine job",
         ));
     }
@@ -90,7 +90,7 @@ fn rules(args: &StatusArgs) -> anyhow::Result<Rules> {
     })
 }
 
-/// Who is nobody else.
+/// Who does not count as somebody else.
 fn mine(mine: Option<Mine>) -> anyhow::Result<gate::Mine> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| value.bytes().all(|b| b.is_ascii_digit()));
     if mine == Some(Mine::Job) {

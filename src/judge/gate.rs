@@ -2,7 +2,8 @@
 //! runner. Which of them are broken, and by whom; nothing here decides what a cause is.
 
 use super::{place, scene::Scene};
-use crate::model::{BrokenRule, Cause, Device, FindingKind, Holder, Snapshot, StatusReport};
+use crate::model::{BrokenRule, Cause, Device, FindingKind, Holder, Snapshot, StatusReport, Uuid};
+use std::collections::BTreeSet;
 
 /// What must not be.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -58,9 +59,9 @@ fn lost(expected: Expected, snapshot: &Snapshot, report: &StatusReport) -> Optio
             device_uuids.push(device.identity.uuid.clone());
         }
     }
-    // An instance stands for its GPU where that is not looked at itself.
-    let whole = |d: &&Device| d.identity.mig.as_ref().is_none_or(|mig| snapshot.device(&mig.parent).is_none());
-    let there = snapshot.devices.iter().filter(whole).count();
+    // The whole machine's, whichever are looked at; an instance stands for its GPU.
+    let gpus: BTreeSet<&Uuid> = snapshot.present().map(|d| d.mig.as_ref().map_or(&d.uuid, |mig| &mig.parent)).collect();
+    let there = gpus.len();
     if let Some(expected) = expected.filter(|expected| there < *expected && report.failure.is_none()) {
         said.push(format!("only {there} of {expected} GPUs are there"));
     }
