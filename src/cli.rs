@@ -125,6 +125,9 @@ pub struct Global {
     /// Where the NVIDIA device files are
     #[arg(long, global = true, value_name = "PATH", default_value = "/dev")]
     pub dev: PathBuf,
+    /// Where the records of checks are kept: for tests
+    #[arg(long, global = true, value_name = "PATH", default_value = "/run/gpuresid/records", hide = true)]
+    pub records: PathBuf,
     /// Hide arguments, users and host names in everything that is written
     #[arg(long, global = true, env = "GPURESID_REDACT", hide_env_values = true, value_parser = values::switch)]
     pub redact: bool,
@@ -361,6 +364,9 @@ pub struct CheckArgs {
     /// After the verdict, end what the command left behind; the exit code still tells of it
     #[arg(long)]
     pub cleanup: bool,
+    /// Let `reclaim --unattended` end what the command left behind; --cleanup lets it too
+    #[arg(long)]
+    pub leave: bool,
     /// Wait at most this long for memory to come back
     #[arg(long, value_name = "DUR", default_value = "120s", value_parser = values::time, env = "GPURESID_SETTLE", hide_env_values = true)]
     pub settle: Duration,

@@ -2,7 +2,7 @@
 //! cookie. Each runner marks what it starts, and by that mark itself ends what a job has left; who takes the mark out of
 //! the environment of a process says that it is meant to stay.
 
-use super::targets::{Found, Member, World, members};
+use super::targets::{Found, Membership, World, members};
 use crate::{error::hinted, model::Process};
 
 /// The variables by which runners mark a job: GitHub's and Gitea's, Jenkins', GitLab's. Their values name one job and no
@@ -48,8 +48,8 @@ impl CiJob {
     pub(super) fn members(&self, world: &World<'_>) -> anyhow::Result<Found> {
         let ours = world.snapshot.observer.uid;
         members(world, |process| match self.carried_by(process).filter(|_| process.uid == Some(ours)) {
-            Some(name) => Member::Is(format!("it carries this CI job's own {name}")),
-            None => Member::Not(None),
+            Some(name) => Membership::Is(format!("it carries this CI job's own {name}")),
+            None => Membership::Not(None),
         })
     }
 

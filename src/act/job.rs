@@ -5,7 +5,7 @@
 //! A control group is made by Slurm, but an environment is handed on: by `sbatch` to the next job, to other users by `sudo`.
 //! So whoever is not of the job's user, or older than the job, is none of it. In Slurm's own hooks both are known.
 
-use super::targets::{Found, Member, World, command, members};
+use super::targets::{Found, Membership, World, command, members};
 use crate::{
     error::hinted,
     judge::place_of,
@@ -108,19 +108,19 @@ impl Job {
         members(world, |process| self.has(process, now))
     }
 
-    fn has(&self, process: &Process, now: Option<Duration>) -> Member {
+    fn has(&self, process: &Process, now: Option<Duration>) -> Membership {
         let slurm = place_of(process).and_then(|place| place.slurm).filter(|slurm| slurm.job == self.name);
         // The supervisor of a step is Slurm's own.
-        let Some(slurm) = slurm.filter(|_| process.comm != "slurmstepd") else { return Member::Not(None) };
+        let Some(slurm) = slurm.filter(|_| process.comm != "slurmstepd") else { return Membership::Not(None) };
         let what = if slurm.by_environment { "its environment names" } else { "it stands in the control group of" };
         let what = format!("{what} job {}", self.name);
         let started = now.zip(process.age_seconds).map(|(now, age)| now.saturating_sub(Duration::from_secs(age)));
         if self.uid.is_some_and(|uid| process.uid != Some(uid)) {
-            Member::Not(Some(format!("{what}, but it belongs to another user than that job")))
+            Membership::Not(Some(format!("{what}, but it belongs to another user than that job")))
         } else if self.began.is_some_and(|began| started.is_none_or(|started| started + ROUNDING < began)) {
-            Member::Not(Some(format!("{what}, but it is older than that job")))
+            Membership::Not(Some(format!("{what}, but it is older than that job")))
         } else {
-            Member::Is(what)
+            Membership::Is(what)
         }
     }
 }

@@ -4,7 +4,8 @@
 //! [`targets`] (whom the user means, from a report that nobody has to believe, by number, by a sign or by job), [`terms`]
 //! (who decides that, and how far it reaches), [`plan`] (who, in which order, with which signal, for how much; nothing
 //! happens yet), [`carry_out`] and [`verify`]. [`lock`] keeps two of them apart; [`again`] knows who would start a process
-//! again, [`job`] and [`ci`] who is of a job of Slurm or of a CI runner.
+//! again, [`job`] and [`ci`] who is of a job of Slurm or of a CI runner, [`unattended`] whom a timer may end by the
+//! [`records`] of checks.
 
 pub mod again;
 pub mod carry_out;
@@ -13,8 +14,10 @@ pub mod guard;
 pub mod job;
 pub mod lock;
 pub mod plan;
+pub mod records;
 pub mod report_file;
 pub mod signal;
 pub mod targets;
 pub mod terms;
+pub mod unattended;
 pub mod verify;

@@ -1,7 +1,7 @@
 //! Whom the user means, in each way of saying it, and what speaks for each of them. Nothing is decided by a name here, and
 //! nothing is done; what each way may reach is in [`super::terms`].
 
-use super::{ci::CiJob, guard::Guard, job::Job, report_file::ReportFile};
+use super::{ci::CiJob, guard::Guard, job::Job, report_file::ReportFile, unattended::Unattended};
 use crate::{
     judge::{may_be_left_to_its_parent, sign_of_end},
     model::{BootId, Cause, Holder, LeftAlone, Observer, ProcId, Process, Snapshot, StatusReport, marker_names},
@@ -49,7 +49,7 @@ impl World<'_> {
 }
 
 /// Who is meant.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub enum Targets {
     /// Own leftovers of a check.
     Report(Box<ReportFile>),
@@ -64,6 +64,8 @@ pub enum Targets {
     Job(Job),
     /// Everybody of the CI job that we run in.
     Ci(CiJob),
+    /// Everybody for whom leave was given.
+    Unattended(Unattended),
 }
 
 /// A process that may be ended, for this reason.
@@ -80,7 +82,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    fn leave(&mut self, process: &Process, why: impl Into<String>) {
+    pub(super) fn leave(&mut self, process: &Process, why: impl Into<String>) {
         self.left_alone.push(leave(process, why));
     }
 }
@@ -114,6 +116,7 @@ impl Targets {
             ),
             Self::Job(job) => job.nobody(observer),
             Self::Ci(job) => job.nobody(),
+            Self::Unattended(leave) => leave.nobody(),
         };
         format!("nobody to end: {why}")
     }
@@ -130,6 +133,7 @@ impl Targets {
             Self::Orphans { older_than } => orphans(world, *older_than),
             Self::Job(job) => job.members(world),
             Self::Ci(job) => job.members(world),
+            Self::Unattended(leave) => leave.members(world),
         }
     }
 }
@@ -155,7 +159,7 @@ fn named(world: &World<'_>, pids: &[u32]) -> anyhow::Result<Found> {
     Ok(found)
 }
 
-fn is_zombie(process: &Process) -> bool {
+pub(super) fn is_zombie(process: &Process) -> bool {
     process.state == crate::model::ProcessState::Zombie && !process.leader_gone
 }
 
@@ -270,7 +274,7 @@ fn left_over(holder: &Holder, process: &Process) -> Result<Vec<String>, Option<S
 }
 
 /// Whether a process is of a job.
-pub(super) enum Member {
+pub(super) enum Membership {
     /// It is, for this reason.
     Is(String),
     /// It is not; with the reason where it only looks so.
@@ -279,7 +283,7 @@ pub(super) enum Member {
 
 /// Everybody with a GPU open who is a member, by what `why` finds out, and those above them who are members too. Where
 /// somebody stands between who is none, and above ourselves, it ends.
-pub(super) fn members(world: &World<'_>, why: impl Fn(&Process) -> Member) -> anyhow::Result<Found> {
+pub(super) fn members(world: &World<'_>, why: impl Fn(&Process) -> Membership) -> anyhow::Result<Found> {
     let mut found = Found::default();
     let mut seen = BTreeSet::new();
     for holder in world.snapshot.scanned() {
@@ -291,12 +295,12 @@ pub(super) fn members(world: &World<'_>, why: impl Fn(&Process) -> Member) -> an
             let process = world.examine(id.pid)?.filter(|process| process.id == id && !is_zombie(process));
             let Some((member, process)) = process.map(|process| (why(&process), process)) else { break };
             match member {
-                Member::Is(why) => found.claims.push(Claim { process, why: vec![why] }),
-                Member::Not(Some(why)) => {
+                Membership::Is(why) => found.claims.push(Claim { process, why: vec![why] }),
+                Membership::Not(Some(why)) => {
                     found.leave(&process, why);
                     break;
                 }
-                Member::Not(None) => break,
+                Membership::Not(None) => break,
             }
         }
     }

@@ -28,6 +28,8 @@ impl Targets {
             // A hook of the system that has ended the job.
             Self::Job(_) => Terms { by_number: false, others: true, forgeable: false },
             Self::Ci(_) => Terms { by_number: false, others: false, forgeable: false },
+            // Whoever gave leave beforehand.
+            Self::Unattended(_) => Terms { by_number: false, others: true, forgeable: false },
         }
     }
 }

@@ -31,7 +31,7 @@ Examples:
 
 /// `reclaim`.
 #[derive(Debug, Clone, Args)]
-#[command(group = ArgGroup::new("whom").required(true).multiple(false).args(["report", "pid", "orphans", "job", "ci"]))]
+#[command(group = ArgGroup::new("whom").required(true).multiple(false).args(["report", "pid", "orphans", "job", "ci", "unattended"]))]
 pub struct ReclaimArgs {
     /// End what a checked command left behind, by the JSON report of the check
     #[arg(long, value_name = "FILE")]
@@ -48,6 +48,9 @@ pub struct ReclaimArgs {
     /// End the processes of the CI job that this runs in, as its runner's job-completed hook does
     #[arg(long)]
     pub ci: bool,
+    /// End what is left of checked runs that are over and whose user gave leave (check --leave, --cleanup): for timers
+    #[arg(long)]
+    pub unattended: bool,
     /// With --orphans: only processes that were started at least this long ago
     #[arg(long, value_name = "DUR", value_parser = values::time, conflicts_with_all = ["report", "pid", "job"])]
     pub older_than: Option<Duration>,

@@ -2,6 +2,7 @@
 //! [`crate::run`].
 
 use crate::{
+    act::records::RecordKeeper,
     cli::{CheckArgs, Global, usage},
     exit::{self, Ending},
     judge,
@@ -23,7 +24,7 @@ use crate::{
 use std::{
     ffi::OsString,
     io::{self, Write},
-    path::Path,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -51,6 +52,10 @@ pub struct CheckOptions {
     pub grace: Duration,
     /// End what is left after the verdict.
     pub cleanup: bool,
+    /// What is left may be ended by `reclaim --unattended`.
+    pub leave: bool,
+    /// Where the record of the run is kept, if that place is there. `None`: there is none.
+    pub records: Option<PathBuf>,
     /// Time between two looks.
     pub sample: Duration,
     /// Ask PyTorch in the command's processes.
@@ -84,6 +89,8 @@ impl CheckOptions {
             timeout: None,
             grace: Duration::from_secs(5),
             cleanup: false,
+            leave: false,
+            records: None,
             sample: Duration::from_millis(100),
             torch: false,
             silent: false,
@@ -142,6 +149,8 @@ pub(super) fn options(global: &Global, args: CheckArgs) -> CheckOptions {
         timeout: args.timeout,
         grace: args.grace,
         cleanup: args.cleanup,
+        leave: args.leave || args.cleanup,
+        records: Some(global.records.clone()),
         sample: args.sample,
         torch: args.torch,
         silent: args.quiet,
@@ -178,6 +187,7 @@ fn checked(options: &CheckOptions) -> Result<Ending, Stop> {
         .into());
     }
     let reader = ProcReader::new(options.proc.clone())?;
+    let looker = reader.clone();
     let boot = options.torch.then(|| reader.boot_id().ok()).flatten();
     let (events, received) = run::channel();
     let mut session = Session::start(reader, &events, received, options.look_timeout)?;
@@ -213,14 +223,19 @@ fn checked(options: &CheckOptions) -> Result<Ending, Stop> {
         sample: options.sample,
         silent: options.silent,
     };
-    let outcome = session.watch(&mut before, &run_options)?;
+    let mut record = options
+        .records
+        .as_ref()
+        .and_then(|place| RecordKeeper::open(place, &looker, &before.boot_id, &run_options.run_id, options.leave));
+    let chronicle = record.as_mut().map(|keeper| keeper as &mut dyn run::Chronicle);
+    let outcome = session.watch(&mut before, &run_options, chronicle)?;
     if !options.cleanup || outcome.is_err() {
         session.leave_at_next_signal();
     }
     match outcome {
         Ok(outcome) => {
             let torch = probe.map(|probe| probe.collect(session.began()));
-            Ok(report(outcome, torch, options, targets, &mut session, &before))
+            Ok(report(outcome, torch, options, targets, &mut session, &before, record))
         }
         Err(error) => Ok(not_started(&error, &before, &session, &run_options, options, targets)),
     }
@@ -234,6 +249,7 @@ fn report(
     targets: Targets,
     session: &mut Session,
     before: &Before,
+    record: Option<RecordKeeper>,
 ) -> Ending {
     outcome.launch.report_file = report_file(options);
     let mut observation = Observation {
@@ -255,6 +271,9 @@ fn report(
         }
         report.cleanup = Some(cleanup);
         session.leave_at_next_signal();
+    }
+    if let (Some(mut record), Some(command)) = (record, outcome.launch.command.as_ref()) {
+        record.ended(command.id, outcome.launch.survivors.iter().copied());
     }
     if options.redact {
         redact::run(&mut observation, &mut report);

@@ -12,6 +12,7 @@ use crate::{
         plan::{self, Allowed, Plan},
         report_file::ReportFile,
         targets::{Targets, World},
+        unattended::Unattended,
         verify::{Looked, Verified, verify},
     },
     cli::{Global, ReclaimArgs},
@@ -53,7 +54,7 @@ pub(super) fn run(global: &Global, args: &ReclaimArgs) -> anyhow::Result<Ending>
             "run gpuresid reclaim where the processes run, with that place's own /proc",
         )
     })?;
-    let targets = targets(args, &reader)?;
+    let targets = targets(global, args, &reader)?;
     // Whoever else reclaims is let finish first, so that the plan is of what is left then.
     let _lock = args.yes.then(Lock::take).transpose()?;
     act(&options, args, &reader, &targets, global.redact)
@@ -67,12 +68,13 @@ fn carry_out(redacted: bool) -> Option<String> {
     to_paste(&words)
 }
 
-fn targets(args: &ReclaimArgs, reader: &ProcReader) -> anyhow::Result<Targets> {
+fn targets(global: &Global, args: &ReclaimArgs, reader: &ProcReader) -> anyhow::Result<Targets> {
     Ok(match (&args.report, &args.job) {
         (Some(file), _) => Targets::Report(Box::new(ReportFile::read(file, &reader.boot_id()?)?)),
         (None, Some(job)) => Targets::Job(Job::read(job, reader)?),
         (None, None) if args.orphans => Targets::Orphans { older_than: args.older_than },
         (None, None) if args.ci => Targets::Ci(CiJob::ours()?),
+        (None, None) if args.unattended => Targets::Unattended(Unattended::by_records(&global.records)?),
         (None, None) => Targets::Pids(args.pid.clone()),
     })
 }
@@ -117,6 +119,9 @@ fn act(
             }
         }
         Hands { reader, guard: &guard, allowed, log: &log }.carry_out(&mut plan);
+        if let Targets::Unattended(leave) = targets {
+            leave.tidy_up(&world);
+        }
         let before = Looked { snapshot: &before, status: &before_status };
         let verified = settle(&mut session, &mut plan, before, reader, args.settle);
         report.carried_out = true;

@@ -18,6 +18,7 @@ mod place;
 mod process;
 mod reclaim;
 mod report;
+mod run_record;
 mod run_tree;
 mod snapshot;
 mod torch;
@@ -51,6 +52,7 @@ pub use report::{
     Advice, BrokenRule, Cause, CommandReport, DeviceReport, DeviceStatus, Finding, FindingKind, Ghost, Held, Holder,
     Lineage, Report, StatusReport, Verdict,
 };
+pub use run_record::{Fingerprint, RunMember, RunRecord, RunState, arguments_of};
 pub use run_tree::RunTree;
 pub use snapshot::{Capability, DriverInfo, DriverSource, Observer, Snapshot};
 pub use torch::{
@@ -72,6 +74,8 @@ pub mod schema {
     pub const STATUS: &str = "gpuresid.status/1";
     /// A [`super::DoctorReport`].
     pub const DOCTOR: &str = "gpuresid.doctor/1";
+    /// A [`super::RunRecord`].
+    pub const RECORD: &str = "gpuresid.record/1";
     /// A [`super::ReclaimReport`].
     pub const RECLAIM: &str = "gpuresid.reclaim/1";
 }

@@ -3,12 +3,13 @@
 //! Everything that happens arrives on one channel ([`event`]) and is waited for in one loop ([`watch`]). Around it:
 //! [`session`] (what every phase needs), `before` (the before-look), [`child`] and [`signal_child`] (the command),
 //! `signals` (whom they are for), `reap` and `family` (is anything of the run alive), `sampler` and `tree` (looks at
-//! devices and descendants), `settle` (when to judge; pure), `after` (the after-look), `outcome` and `output` (what is handed to
+//! devices and descendants), [`chronicle`] (who is told of them), `settle` (when to judge; pure), `after` (the after-look), `outcome` and `output` (what is handed to
 //! the judgement), `cleanup` (ends what is left), `worker` (reads `/proc` aside).
 
 mod after;
 mod before;
 mod child;
+mod chronicle;
 mod cleanup;
 mod clock;
 mod event;
@@ -31,6 +32,7 @@ mod worker;
 
 pub use before::Before;
 pub use child::NotStarted;
+pub use chronicle::Chronicle;
 pub use event::{Event, Looker, channel};
 pub use outcome::{Options, Outcome};
 pub use session::{Session, Stop};

@@ -3,6 +3,7 @@
 use super::{
     before::Before,
     child::{self, NotStarted},
+    chronicle::Chronicle,
     clock::Watched,
     oom,
     outcome::{Options, Outcome},
@@ -98,6 +99,7 @@ pub(super) struct Watch<'a> {
     /// What was in shared memory before; `None` where there is none.
     pub(super) shm_before: Option<Listing>,
     pub(super) leftovers: Vec<Leftover>,
+    chronicle: Option<&'a mut (dyn Chronicle + 'a)>,
 }
 
 impl Session {
@@ -106,7 +108,12 @@ impl Session {
     /// # Errors
     /// [`NotStarted`] if the command was not started. A [`Stop`] if we cannot become subreaper, or were told twice to
     /// leave.
-    pub fn watch(&mut self, before: &mut Before, options: &Options) -> Result<Result<Outcome, NotStarted>, Stop> {
+    pub fn watch<'a>(
+        &'a mut self,
+        before: &'a mut Before,
+        options: &'a Options,
+        chronicle: Option<&'a mut (dyn Chronicle + 'a)>,
+    ) -> Result<Result<Outcome, NotStarted>, Stop> {
         let reaper = Reaper::start(self.myself.clone())
             .map_err(|e| anyhow::Error::new(e).context("could not become the subreaper of the command's processes"))?;
         let oom_before = oom::kills();
@@ -149,6 +156,7 @@ impl Session {
             oom_before,
             shm_before,
             leftovers: Vec::new(),
+            chronicle,
         };
         watch.run().map(Ok)
     }
@@ -281,6 +289,9 @@ impl Watch<'_> {
             let at_ms = self.sampler.at_ms(now);
             for process in self.tree.answered(tree, cost, &self.session.looker().tool_processes(), ended) {
                 self.sampler.remember(process, at_ms);
+            }
+            if let Some(chronicle) = &mut self.chronicle {
+                chronicle.lives(self.command, self.tree.living());
             }
         }
         self.sampler.overdue(now);

@@ -3,13 +3,14 @@
 //! [`ProcReader`] is the door. Behind it: `handle` (open directories, and which errors mean what), `stat` (the two
 //! files about a process that every reader needs), `nodes` and `files` (the scan of open files), `memory` (what can
 //! make a reader hang), `facts` (one process), `tree` (parents and children), `scan` (all processes), `observer` (from
-//! where we look), `cgroup`, `capabilities`, `blocked` (threads that do not come out of the kernel), `slurm`, `sockets`, `unit`.
+//! where we look), `fingerprint` (for records of runs), `cgroup`, `capabilities`, `blocked` (threads that do not come out of the kernel), `slurm`, `sockets`, `unit`.
 
 mod blocked;
 mod capabilities;
 mod cgroup;
 mod facts;
 mod files;
+mod fingerprint;
 mod handle;
 mod memory;
 mod nodes;

@@ -14,6 +14,8 @@ pub(super) struct Stat {
     pub(super) ppid: u32,
     pub(super) pgid: i32,
     pub(super) sid: i32,
+    /// Its terminal as the kernel numbers it; 0: none.
+    pub(super) terminal: i32,
     flags: u64,
     pub(super) cpu_ticks: u64,
     pub(super) threads: u32,
@@ -34,6 +36,7 @@ impl Stat {
             ppid: fields.get(1)?.parse().ok()?,
             pgid: fields.get(2)?.parse().ok()?,
             sid: fields.get(3)?.parse().ok()?,
+            terminal: fields.get(4)?.parse().ok()?,
             flags: number(6)?,
             cpu_ticks: number(11)?.saturating_add(number(12)?),
             threads: fields.get(17)?.parse().ok()?,
