@@ -5,7 +5,7 @@ mod support;
 
 use gpuresid::r#gen::{Recipe, Wanted};
 use std::{ffi::OsString, fs, os::unix::process::CommandExt as _, path::Path, process::Command};
-use support::{Rig, marker_of_an_ended_run};
+use support::{Records, Rig};
 
 fn alive(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
@@ -13,7 +13,7 @@ fn alive(pid: u32) -> bool {
 
 /// What it makes for the binary under test, which may lie where a user can write.
 fn wanted(gpus: &[String]) -> Wanted<'_> {
-    Wanted { binary: Path::new(env!("CARGO_BIN_EXE_gpuresid")), gpus }
+    Wanted { binary: Path::new(env!("CARGO_BIN_EXE_gpuresid")), gpus, act: true, idle: None }
 }
 
 fn recipe() -> &'static Recipe {
@@ -71,8 +71,9 @@ fn it_prints_both_units_and_how_to_use_them() {
         "# sudo /usr/local/bin/gpuresid -i 0 gen systemd-timer -o /etc/systemd/system\n",
         "# ---- gpuresid-reclaim.service ----\n",
         "# ---- gpuresid-reclaim.timer ----\n",
-        "# */5 * * * * /usr/local/bin/gpuresid -i 0 reclaim --orphans --older-than 10m --all-users --yes\n",
-        "ExecStart=/usr/local/bin/gpuresid -i 0 reclaim --orphans --older-than 10m --all-users --yes\n",
+        "# echo 'd /run/gpuresid/records 1733 root root -' | sudo tee /etc/tmpfiles.d/gpuresid.conf\n",
+        "# */5 * * * * /usr/local/bin/gpuresid -i 0 reclaim --unattended --all-users\n",
+        "ExecStart=/usr/local/bin/gpuresid -i 0 reclaim --unattended --all-users\n",
     ] {
         assert!(end.stdout.contains(words), "{words} is not in {}", end.stdout);
     }
@@ -128,9 +129,10 @@ fn the_rights_of_the_service_suffice() {
         .split(' ')
         .map(|cap| format!("+{}", cap.strip_prefix("CAP_").unwrap().to_lowercase()))
         .collect();
-    let under = |bounds: &[String], rig: &Rig| {
+    let under = |bounds: &[String], rig: &Rig, records: &Records| {
         let exec = line("ExecStart=");
-        let gpuresid = rig.gpuresid(exec.split(' ').skip(1).filter(|a| *a != "--older-than" && *a != "10m"));
+        let option = records.option();
+        let gpuresid = rig.gpuresid(exec.split(' ').skip(1).chain(option.split(' ')));
         let mut argv: Vec<OsString> = ["setpriv", "--no-new-privs", "--inh-caps=-all"].map(Into::into).to_vec();
         argv.push(format!("--bounding-set=-all,{}", bounds.join(",")).into());
         argv.push(gpuresid.get_program().into());
@@ -138,33 +140,34 @@ fn the_rights_of_the_service_suffice() {
         rig.start_of(&argv).wait()
     };
     let rig = Rig::new();
-    let Some(left) = left_by_nobody(&rig) else { return };
-    let end = under(&bounds, &rig);
+    let Some((records, left)) = left_by_nobody(&rig) else { return };
+    let end = under(&bounds, &rig, &records);
     end.expect_code(0);
     assert!(!alive(left), "{} {}", end.stdout, end.stderr);
-    assert_eq!(rig.used(0), 0);
+    assert_eq!((rig.used(0), records.files().len()), (0, 0));
     // With one right less they do not: none is there for nothing.
     for missing in &bounds {
         let rig = Rig::new();
-        let Some(left) = left_by_nobody(&rig) else { return };
+        let Some((records, left)) = left_by_nobody(&rig) else { return };
         let kept: Vec<String> = bounds.iter().filter(|b| *b != missing).cloned().collect();
-        under(&kept, &rig);
+        under(&kept, &rig, &records);
         assert!(alive(left), "it works without {missing}");
     }
 }
 
-/// Somebody else's leftover of a run that has ended. Started as that user, because a process that changed its
-/// user has files in /proc that belong to root.
-fn left_by_nobody(rig: &Rig) -> Option<u32> {
-    let words = rig.program("daemonize-twice { alloc 0 1GiB ready left hold }");
-    let mut command = Command::new("/usr/bin/python3");
-    command.args(&words[1..]).uid(65534).gid(65534).current_dir("/");
-    command.env("FAKE_NVML_LEDGER", rig.ledger.directory()).env("FAKE_DEV", rig.dev());
-    command.env("GPURESID_RUN_ID", marker_of_an_ended_run());
+/// Somebody else's leftover of a checked run, for which he gave leave.
+fn left_by_nobody(rig: &Rig) -> Option<(Records, u32)> {
+    let records = Records::new()?;
     if !Path::new("/usr/bin/python3").exists() {
         support::skipped("there is no Python that every user may run");
         return None;
     }
-    rig.launch(command).wait().expect_code(0);
-    Some(rig.wait_for("left"))
+    rig.open_to_everybody();
+    let mut program = rig.program("spawn-session { alloc 0 1GiB ready left hold } wait-file left");
+    program[0] = "/usr/bin/python3".into();
+    let mut check = rig.check_of(&format!("--settle 1s --leave {}", records.option()), &program);
+    // For its owner alone, as with the umask of some.
+    check.uid(65534).gid(65534).current_dir("/");
+    rig.launch(check).wait().expect_code(121);
+    Some((records, rig.wait_for("left")))
 }

@@ -328,3 +328,73 @@ fn other_users_give_leave_for_their_own_and_for_nobody_elses() {
     assert!(why_left(&report, roots).contains("is another user's"), "{report:#}");
     assert!(alive(roots));
 }
+
+/// What a timer with the site's policy runs.
+fn idle_timer(rig: &Rig, records: &Records, least: &str) -> Value {
+    let end =
+        rig.run(&format!("reclaim --unattended --idle {least} --all-users --force --yes --json {}", records.option()));
+    end.expect_code(0).json()
+}
+
+#[test]
+fn what_has_been_idle_for_as_long_as_the_site_says_is_ended_where_that_is_switched_on() {
+    let Some(records) = Records::new() else { return };
+    let rig = Rig::new();
+    let left = |name: &str, what: &str| {
+        rig.start(&format!("daemonize-twice {{ alloc 0 1GiB ready {name} {what} }} wait-file {name}")).wait();
+        let pid = rig.wait_for(name);
+        wait_until("its heir", || support::parent(pid).is_some_and(support::alive));
+        pid
+    };
+    // Neither of the two can take CPU time: the one is stopped, and so is the other, whose launcher lives.
+    let idle = left("idle", "stop-self");
+    let works = left("works", "busy 60");
+    let _launcher = rig.start("spawn { alloc 0 1GiB ready launched stop-self } hold");
+    let launched = rig.wait_for("launched");
+    wait_until("the stop", || [idle, launched].into_iter().all(|pid| support::state(pid) == Some('T')));
+    let others = [works, launched];
+    // A look alone says nothing, and neither do many that are not far enough apart.
+    for _ in 0..3 {
+        assert_eq!(idle_timer(&rig, &records, "1h")["steps"], json!([]));
+    }
+    assert_eq!(timer(&rig, &records)["steps"], json!([]), "nobody has switched it on");
+    // The GPU works, for whomever.
+    rig.edit_machine(|machine| machine["devices"][0]["utilization"] = 97.into());
+    assert_eq!(idle_timer(&rig, &records, "0s")["steps"], json!([]));
+    rig.edit_machine(|machine| machine["devices"][0]["utilization"] = 0.into());
+    let mut report = idle_timer(&rig, &records, "1s");
+    assert_eq!(report["steps"], json!([]), "it begins anew");
+    wait_until("the policy to hold", || {
+        report = idle_timer(&rig, &records, "1s");
+        !ended(&report).is_empty()
+    });
+    assert_eq!(ended(&report), [idle], "{report:#}");
+    let why = report["steps"][0]["why"][0].as_str().unwrap();
+    assert!(
+        why.starts_with("what started it is gone, it is at no terminal, and neither it nor its GPU has worked"),
+        "{why}"
+    );
+    assert!(!alive(idle) && others.into_iter().all(alive));
+    let state = records.path().with_file_name("idle.json");
+    assert_eq!(std::os::unix::fs::MetadataExt::uid(&fs::metadata(state).unwrap()), 0);
+    others.into_iter().for_each(kill);
+}
+
+#[test]
+fn what_others_say_of_looks_is_not_believed() {
+    let Some(records) = Records::new() else { return };
+    let rig = Rig::new();
+    rig.start("daemonize-twice { alloc 0 1GiB ready idle stop-self } wait-file idle").wait();
+    let idle = rig.wait_for("idle");
+    wait_until("the stop", || support::state(idle) == Some('T'));
+    assert_eq!(idle_timer(&rig, &records, "1h")["steps"], json!([]));
+    let state = records.path().with_file_name("idle.json");
+    let mut look: Value = serde_json::from_slice(&fs::read(&state).unwrap()).unwrap();
+    assert_eq!(look["idle"][0]["id"]["pid"], idle, "{look:#}");
+    look["idle"][0]["since"] = 0.into();
+    fs::write(&state, look.to_string()).unwrap();
+    chown(&state, Some(65_534), None).unwrap();
+    assert_eq!(idle_timer(&rig, &records, "1s")["steps"], json!([]));
+    assert!(alive(idle));
+    kill(idle);
+}

@@ -5,12 +5,13 @@
 //! (who decides that, and how far it reaches), [`plan`] (who, in which order, with which signal, for how much; nothing
 //! happens yet), [`carry_out`] and [`verify`]. [`lock`] keeps two of them apart; [`again`] knows who would start a process
 //! again, [`job`] and [`ci`] who is of a job of Slurm or of a CI runner, [`unattended`] whom a timer may end by the
-//! [`records`] of checks.
+//! [`records`] of checks, or by the site's policy for what is [`idle`].
 
 pub mod again;
 pub mod carry_out;
 pub mod ci;
 pub mod guard;
+pub mod idle;
 pub mod job;
 pub mod lock;
 pub mod plan;

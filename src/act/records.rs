@@ -89,22 +89,26 @@ impl RecordPlace {
         Ok(paths.filter_map(|path| read(&path)).collect())
     }
 
-    /// A path in it for what belongs to root alone.
-    pub fn of_root(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+    /// The path of a file beside it, where users make none.
+    pub(super) fn beside(&self, name: &str) -> PathBuf {
+        self.0.with_file_name(name)
     }
 }
 
-fn read(path: &Path) -> Option<Recorded> {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let flags = i32::try_from(flags.bits()).ok()?;
+/// Opens what can be believed to be its owner's, and that owner: a plain file of one name, and not a large one.
+pub(super) fn open(path: &Path) -> Option<(io::Take<File>, u32)> {
+    let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).ok()?;
     let file = File::options().read(true).custom_flags(flags).open(path).ok()?;
     let facts = file.metadata().ok().filter(|facts| facts.is_file() && facts.nlink() == 1 && facts.len() <= LARGEST)?;
+    Some((file.take(LARGEST), facts.uid()))
+}
+
+fn read(path: &Path) -> Option<Recorded> {
+    let (mut file, owner) = open(path)?;
     let mut text = Vec::new();
-    file.take(LARGEST).read_to_end(&mut text).ok()?;
+    file.read_to_end(&mut text).ok()?;
     let record: RunRecord = serde_json::from_slice(&text).ok()?;
-    let known = record.schema == schema::RECORD;
-    known.then(|| Recorded { path: path.into(), owner: facts.uid(), record })
+    (record.schema == schema::RECORD).then(|| Recorded { path: path.into(), owner, record })
 }
 
 impl Recorded {

@@ -3,6 +3,7 @@
 //! processes himself, and whoever is not exactly what it tells of is left alone.
 
 use super::{
+    idle::Idle,
     records::{RecordPlace, Recorded},
     targets::{Claim, Found, World, is_zombie},
 };
@@ -11,20 +12,21 @@ use crate::{
     model::{Process, RunMember},
     text,
 };
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
 /// What the timer goes by.
 #[derive(Debug)]
 pub struct Unattended {
     records: Vec<Recorded>,
+    idle: Option<Idle>,
 }
 
 impl Unattended {
-    /// By the records in this place.
+    /// By the records in this place, and by the site's policy for what is `idle` for so long.
     ///
     /// # Errors
     /// If the place cannot be trusted, or we may not read it.
-    pub fn by_records(place: &Path) -> anyhow::Result<Self> {
+    pub fn by_records(place: &Path, idle: Option<Duration>) -> anyhow::Result<Self> {
         let shown = text::shell_word(&place.to_string_lossy()).unwrap_or_else(|| "DIR".into());
         let place = RecordPlace::open(place).map_err(|why| {
             hinted(
@@ -38,11 +40,16 @@ impl Unattended {
                 "only root can: sudo gpuresid reclaim --unattended --all-users",
             )
         })?;
-        Ok(Self { records })
+        let idle = idle.map(|least| Idle::since_the_last_look(&place, least));
+        Ok(Self { records, idle })
     }
 
     pub(super) fn nobody(&self) -> String {
-        "no process is left of a checked run whose user gave leave to end it".into()
+        let leave = "no process is left of a checked run whose user gave leave to end it";
+        match &self.idle {
+            None => leave.into(),
+            Some(idle) => format!("{leave}, and none is known to have been idle for {}", idle.least()),
+        }
     }
 
     pub(super) fn members(&self, world: &World<'_>) -> anyhow::Result<Found> {
@@ -58,6 +65,14 @@ impl Unattended {
                     Err(why) if process.can_hold_memory() != Some(false) => found.leave(&process, why),
                     Err(_) => {}
                 }
+            }
+        }
+        for claim in
+            self.idle.iter().map(|idle| idle.members(world)).collect::<anyhow::Result<Vec<_>>>()?.into_iter().flatten()
+        {
+            if !found.claims.iter().any(|known| known.process.id == claim.process.id) {
+                found.left_alone.retain(|left| left.pid != claim.process.id.pid);
+                found.claims.push(claim);
             }
         }
         // Who holds nothing is of interest only where he may start again who does.

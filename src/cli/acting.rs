@@ -51,6 +51,10 @@ pub struct ReclaimArgs {
     /// End what is left of checked runs that are over and whose user gave leave (check --leave, --cleanup): for timers
     #[arg(long)]
     pub unattended: bool,
+    /// With --unattended, the site's policy: end also what has been idle for so long (its launcher gone, no terminal, no CPU
+    /// time and no work on its GPU between the looks)
+    #[arg(long, value_name = "DUR", value_parser = values::time, requires = "unattended")]
+    pub idle: Option<Duration>,
     /// With --orphans: only processes that were started at least this long ago
     #[arg(long, value_name = "DUR", value_parser = values::time, conflicts_with_all = ["report", "pid", "job"])]
     pub older_than: Option<Duration>,
@@ -113,6 +117,12 @@ pub struct GenArgs {
     /// What to print
     #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(crate::r#gen::RECIPES.iter().map(|r| PossibleValue::new(r.name))), hide_possible_values = true)]
     pub name: String,
+    /// Of systemd-timer: end what may be ended, instead of showing it in the journal
+    #[arg(long)]
+    pub act: bool,
+    /// Of systemd-timer: the site's policy, as of `reclaim --unattended`
+    #[arg(long, value_name = "DUR", value_parser = values::time)]
+    pub idle: Option<Duration>,
     /// Write the files into this directory instead of printing them
     #[arg(long, short, value_name = "DIR")]
     pub output: Option<PathBuf>,

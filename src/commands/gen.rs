@@ -49,7 +49,7 @@ pub(super) fn run(global: &Global, args: &GenArgs) -> anyhow::Result<Ending> {
         // Where nobody reads the warning, the files are still what was asked for.
         let _ = writeln!(io::stderr(), "{}", error::warning(&error, Style::stderr().width));
     }
-    let wanted = Wanted { binary: &binary, gpus: &global.gpu };
+    let wanted = Wanted { binary: &binary, gpus: &global.gpu, act: args.act, idle: args.idle };
     let files = (recipe.files)(&wanted);
     match &args.output {
         Some(directory) => {

@@ -45,7 +45,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// # Errors
 /// If nothing could be read, or the plan is refused: then nobody was signalled.
 pub(super) fn run(global: &Global, args: &ReclaimArgs) -> anyhow::Result<Ending> {
-    let options = session_options(global);
+    let mut options = session_options(global);
+    options.extras.utilization = args.idle.is_some();
     let reader = ProcReader::new(options.proc.clone())?;
     // Before anything is looked at: a look from there is of no use here.
     Guard::new(&reader, &[])?.may_signal_at_all().map_err(|never| {
@@ -74,7 +75,7 @@ fn targets(global: &Global, args: &ReclaimArgs, reader: &ProcReader) -> anyhow::
         (None, Some(job)) => Targets::Job(Job::read(job, reader)?),
         (None, None) if args.orphans => Targets::Orphans { older_than: args.older_than },
         (None, None) if args.ci => Targets::Ci(CiJob::ours()?),
-        (None, None) if args.unattended => Targets::Unattended(Unattended::by_records(&global.records)?),
+        (None, None) if args.unattended => Targets::Unattended(Unattended::by_records(&global.records, args.idle)?),
         (None, None) => Targets::Pids(args.pid.clone()),
     })
 }

@@ -3,7 +3,7 @@
 mod systemd;
 pub mod trust;
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 /// One file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,12 +35,16 @@ pub struct Wanted<'a> {
     pub binary: &'a Path,
     /// Only these GPUs, as `-i` takes them; empty: all.
     pub gpus: &'a [String],
+    /// What is to be ended is ended, and not only shown.
+    pub act: bool,
+    /// The site's policy for what is idle for so long, if it has one.
+    pub idle: Option<Duration>,
 }
 
 /// All of them.
 pub const RECIPES: [Recipe; 1] = [Recipe {
     name: "systemd-timer",
-    about: "a service and a timer that give back the memory of orphans every five minutes",
+    about: "a service and a timer that show every five minutes, and with --act give back, what is left of runs that may be ended",
     use_it: systemd::use_it,
     files: systemd::files,
     for_root: true,

@@ -43,7 +43,7 @@ use crate::{
     },
     text,
 };
-pub(crate) use adoption::{may_be_left_to_its_parent, starter};
+pub(crate) use adoption::{has_lost_its_starter, may_be_left_to_its_parent, starter};
 pub(crate) use place::place as place_of;
 pub(crate) use reclaim::sign_of_end;
 use run::Run;

@@ -74,6 +74,8 @@ pub mod schema {
     pub const STATUS: &str = "gpuresid.status/1";
     /// A [`super::DoctorReport`].
     pub const DOCTOR: &str = "gpuresid.doctor/1";
+    /// Whom a look of `reclaim --idle` saw idle.
+    pub const IDLE: &str = "gpuresid.idle/1";
     /// A [`super::RunRecord`].
     pub const RECORD: &str = "gpuresid.record/1";
     /// A [`super::ReclaimReport`].
