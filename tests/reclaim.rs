@@ -777,6 +777,21 @@ fn other_users_are_left_alone() {
     assert!(!alive(theirs) && alive(roots));
 }
 
+#[test]
+fn one_that_took_over_its_users_rights_is_unreadable_and_not_elsewhere() {
+    if !is_root() {
+        return;
+    }
+    let rig = Rig::new();
+    let _theirs = rig.start("setuid 65534 alloc 0 1GiB ready up hold");
+    let pid = rig.wait_for("up");
+    let end = as_nobody(&rig, &["reclaim", "--pid", &pid.to_string()]);
+    end.expect_code(125);
+    let words = "its open files cannot be read by this user, so it is not known whether it holds GPU memory\n\nhint: look \
+                 with more rights: sudo ";
+    assert!(end.stderr.contains(words) && !end.stderr.contains("namespace"), "{}", end.stderr);
+}
+
 /// The binary as nobody; from a copy, because the build directory may not be open to all.
 fn as_nobody(rig: &Rig, arguments: &[&str]) -> Finished {
     use std::os::unix::process::CommandExt as _;

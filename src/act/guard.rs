@@ -84,8 +84,10 @@ pub enum Never {
     UnitMain(String),
     /// A container's main process.
     ContainerMain,
-    /// It lives in another PID namespace, or that cannot be told.
+    /// It lives in another PID namespace.
     OtherNamespace,
+    /// In which PID namespace it lives may not be read, as of a process that took over its user's rights.
+    UnknownNamespace,
 }
 
 impl fmt::Display for Never {
@@ -109,6 +111,7 @@ impl fmt::Display for Never {
             Self::OtherNamespace => f.write_str(
                 "it lives in another PID namespace (a container); end it from inside, or stop the container",
             ),
+            Self::UnknownNamespace => f.write_str("the PID namespace that it lives in cannot be read by this user"),
         }
     }
 }
@@ -176,8 +179,10 @@ impl Guard {
         if first_of_its_namespace || of_a_shim {
             return Err(Never::ContainerMain);
         }
-        if process.pid_namespace.is_none() || process.pid_namespace != self.namespace {
-            return Err(Never::OtherNamespace);
+        match (process.pid_namespace, self.namespace) {
+            (Some(theirs), Some(ours)) if theirs == ours => {}
+            (Some(_), Some(_)) => return Err(Never::OtherNamespace),
+            _ => return Err(Never::UnknownNamespace),
         }
         if is_display(process) {
             return Err(Never::Display);

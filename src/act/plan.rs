@@ -194,14 +194,15 @@ fn admit(
             return Err(No::new(format!("it belongs to {user}"), ask));
         }
     }
-    if let Err(never) = world.guard.never(process) {
-        return Err(No::new(never.to_string(), "nothing was ended"));
-    }
+    // Whose files may not be read has no readable namespace either: to whoever may read them, both are told.
     if process.can_hold_memory().is_none() {
         return Err(No::new(
-            "its open files may not be read by this user, so it is not known whether it holds GPU memory",
+            "its open files cannot be read by this user, so it is not known whether it holds GPU memory",
             format!("look with more rights: sudo gpuresid reclaim --all-users --pid {pid}"),
         ));
+    }
+    if let Err(never) = world.guard.never(process) {
+        return Err(No::new(never.to_string(), NOTHING));
     }
     if let Some(no) = serves(world, process, named) {
         return Err(no);
