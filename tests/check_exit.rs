@@ -3,6 +3,7 @@
 
 mod support;
 
+use serde_json::Value;
 use std::{ffi::OsString, fs, os::unix::fs::PermissionsExt, path::Path, thread};
 use support::{Finished, Rig};
 
@@ -219,18 +220,18 @@ fn a_command_that_used_no_gpu_is_told_from_one_that_gave_all_back() {
         end.stderr.lines().next().unwrap().strip_prefix("gpuresid: ").unwrap().to_owned()
     };
     let uses = "alloc 1 1GiB sleep 0.3";
-    assert_eq!(said("", "exit 0", 0), "clean: the command used no GPU");
-    assert_eq!(said("", "exit 3", 3), "clean: the command used no GPU; the command exited with 3");
-    assert_eq!(said("-i 0", "exit 0", 0), "clean: the command used nothing of GPU 0");
-    assert_eq!(said("--scope new", "exit 0", 0), "clean: the command used no GPU");
+    assert_eq!(said("", "sleep 0.9 exit 0", 0), "clean: the command used no GPU");
+    assert_eq!(said("", "sleep 0.9 exit 3", 3), "clean: the command used no GPU; the command exited with 3");
+    assert_eq!(said("-i 0", "sleep 0.9 exit 0", 0), "clean: the command used nothing of GPU 0");
+    assert_eq!(said("--scope new", "sleep 0.9 exit 0", 0), "clean: the command used no GPU");
     assert!(said("", uses, 0).starts_with("clean: all GPU memory came back"));
 
     // Where a GPU has to be used, that is no success; other doubts are another matter.
     let refused = "inconclusive: the command used no GPU (--require-gpu)";
-    assert_eq!(said("--require-gpu", "exit 0", 122), refused);
-    assert_eq!(said("--require-gpu --inconclusive pass", "exit 0", 122), refused);
-    assert_eq!(said("--require-gpu --warn-only", "exit 0", 0), refused);
-    assert_eq!(said("--require-gpu", "exit 3", 3), refused);
+    assert_eq!(said("--require-gpu", "sleep 0.9 exit 0", 122), refused);
+    assert_eq!(said("--require-gpu --inconclusive pass", "sleep 0.9 exit 0", 122), refused);
+    assert_eq!(said("--require-gpu --warn-only", "sleep 0.9 exit 0", 0), refused);
+    assert_eq!(said("--require-gpu", "sleep 0.9 exit 3", 3), refused);
     assert!(said("--require-gpu", uses, 0).starts_with("clean: all GPU memory came back"));
     assert!(
         said("--require-gpu --inconclusive pass -i 1", uses, 0).starts_with("clean: all GPU memory came back on GPU 1")
@@ -242,7 +243,7 @@ fn a_command_that_used_no_gpu_is_told_from_one_that_gave_all_back() {
     assert_eq!(said("--sample 10s", "sleep 2", 0), "clean: all GPU memory came back");
 
     let options = format!("--require-gpu --report {}", rig.path("r.json").display());
-    let end = rig.check(&options, "exit 0");
+    let end = rig.check(&options, "sleep 0.9 exit 0");
     let report = rig.report("r.json");
     assert_eq!((&report["command"]["used_gpu"], &report["verdict"]), (&false.into(), &"inconclusive".into()));
     assert_eq!(report["advice"][0]["command"], "gpuresid doctor", "{report:#}");
@@ -250,6 +251,34 @@ fn a_command_that_used_no_gpu_is_told_from_one_that_gave_all_back() {
     let mut command = rig.check_of("", &words(&["true"]));
     command.env("GPURESID_REQUIRE_GPU", "1");
     rig.launch(command).wait().expect_code(122);
+}
+
+#[test]
+fn of_a_run_too_short_to_see_it_is_not_said_that_it_used_no_gpu() {
+    let rig = Rig::with_gpus(2);
+    let said = |options: &str, code: i32| {
+        let end = check(&rig, options, &["true"]);
+        end.expect_code(code);
+        end.stderr.lines().next().unwrap().strip_prefix("gpuresid: ").unwrap().to_owned()
+    };
+    let short = |line: &str, words: &str| {
+        let ran = line.strip_prefix(words).unwrap_or_else(|| panic!("{line}"));
+        let ran = ran.strip_prefix("less than ").unwrap_or(ran);
+        assert!(ran.starts_with("0.") && ran.contains(" s, too short to see)"), "{line}");
+    };
+    short(&said("", 0), "clean: the command was not seen using a GPU (it ran ");
+    short(&said("-i 1", 0), "clean: the command was not seen using GPU 1 (it ran ");
+    let unsure = said("--require-gpu", 122);
+    short(&unsure, "inconclusive: the command was not seen using a GPU (it ran ");
+    assert!(unsure.ends_with(" (--require-gpu)"), "{unsure}");
+    let options = format!("--report {}", rig.path("r.json").display());
+    check(&rig, &options, &["true"]).expect_code(0);
+    let command = &rig.report("r.json")["command"];
+    assert_eq!((&command["used_gpu"], &command["too_short_to_see"]), (&Value::Null, &true.into()), "{command}");
+    // What was seen is said, however short it was.
+    rig.check(&options, "alloc 1 1GiB sleep 0.25").expect_code(0);
+    let command = &rig.report("r.json")["command"];
+    assert_eq!((&command["used_gpu"], &command["too_short_to_see"]), (&true.into(), &Value::Null), "{command}");
 }
 
 #[test]

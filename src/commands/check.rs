@@ -344,6 +344,7 @@ fn not_started(
         timed_out: false,
         timeout_seconds: None,
         used_gpu: None,
+        too_short_to_see: false,
         seconds: None,
     });
     report.findings.insert(0, Finding::new(FindingKind::Died, None, None, format!("{NOT_STARTED}{error}")));

@@ -251,7 +251,7 @@ fn because(
     }
     if parts.unknown_listed.0 > 0 {
         said.push(format!(
-            "{} belong to processes that are new and may be the command's or somebody else's",
+            "{} belong to new processes, which may be the command's or somebody else's",
             parts.unknown_listed
         ));
     }
@@ -273,7 +273,7 @@ fn because(
     }
     if parts.unlisted.possible > hidden {
         said.push(format!(
-            "{} more than before are on no process's list and may be the command's, kept by another process",
+            "{} that no process list names may be the command's, kept by another process",
             parts.unlisted.possible
         ));
     }

@@ -7,13 +7,34 @@ use crate::model::{Advice, Bytes, Lineage};
 /// Looks further apart than this on average may have missed a whole use.
 const SEEN_WITHIN_MS: u64 = 500;
 
-/// `None` where there was no command, and where a use may have gone unseen.
-pub(super) fn used_gpu(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged]) -> Option<bool> {
-    let command = run.launch.command.as_ref()?;
+/// What the looks say of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum GpuUse {
+    Seen,
+    None,
+    /// Nothing was seen of a command that was over before there was much to see.
+    TooShort,
+    /// No command, or a use that may have gone unseen.
+    Unknown,
+}
+
+impl GpuUse {
+    /// As a report has it.
+    pub(super) const fn known(self) -> Option<bool> {
+        match self {
+            Self::Seen => Some(true),
+            Self::None => Some(false),
+            Self::TooShort | Self::Unknown => None,
+        }
+    }
+}
+
+pub(super) fn gpu_use(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged]) -> GpuUse {
+    let Some(command) = run.launch.command.as_ref() else { return GpuUse::Unknown };
     let peak = judged.iter().any(|j| j.report.command_peak_bytes.is_some_and(|peak| peak.0 > 0));
     let open = scene.near().filter(|p| p.can_hold_memory() == Some(true)).any(|p| scene.is_of_the_run(run, p));
     if peak || run.own_was_listed || open {
-        return Some(true);
+        return GpuUse::Seen;
     }
     // A daemon may have done it: of who came meanwhile nobody knows for whom.
     let newcomer = run.trace.seen.iter().any(|s| s.listed && run.lineage(s.into()) == Lineage::Unknown);
@@ -32,7 +53,11 @@ pub(super) fn used_gpu(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged]) -> O
         scene.snapshot.device(&j.report.uuid).is_some_and(|d| d.identity.mig_parent)
             || (often && listed && (sees_all || quiet))
     });
-    (watched && !newcomer && !judged.is_empty()).then_some(false)
+    if !watched || newcomer || judged.is_empty() {
+        return GpuUse::Unknown;
+    }
+    let too_short = judged.iter().any(|j| run.is_too_short_to_see(&j.report.uuid));
+    if too_short { GpuUse::TooShort } else { GpuUse::None }
 }
 
 /// What to look at where a GPU should have been used.

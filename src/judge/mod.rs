@@ -44,6 +44,7 @@ use crate::{
     text,
 };
 pub(crate) use adoption::{has_lost_its_starter, may_be_left_to_its_parent, starter};
+use gpu_use::GpuUse;
 pub(crate) use place::place as place_of;
 pub(crate) use reclaim::sign_of_end;
 use run::Run;
@@ -55,8 +56,8 @@ pub fn judge(observation: &Observation) -> Report {
     let mut scene = Scene::of_run(&run);
     let judged: Vec<_> = run.after.devices.iter().map(|d| device::judge(&run, &scene, d)).collect();
     let memory = judged.iter().map(|j| j.report.verdict).max().unwrap_or(Verdict::Inconclusive);
-    let used_gpu = gpu_use::used_gpu(&run, &scene, &judged);
-    let unused = run.limits.require_gpu && used_gpu != Some(true);
+    let gpu_use = gpu_use::gpu_use(&run, &scene, &judged);
+    let unused = run.limits.require_gpu && gpu_use != GpuUse::Seen;
     let verdict = if unused { memory.max(Verdict::Inconclusive) } else { memory };
     scene.unlisted = unlisted::shares(&scene, &judged);
     let (holders, ghosts) = holders::holders(&scene);
@@ -92,7 +93,7 @@ pub fn judge(observation: &Observation) -> Report {
         driver_version: driver_version(run.after).or_else(|| driver_version(run.before)),
         verdict,
         exit_code: exit_code(launch.command.as_ref(), verdict, unused, run.limits),
-        command: launch.command.as_ref().map(|command| CommandReport { used_gpu, ..command_report(command) }),
+        command: launch.command.as_ref().map(|command| command_report(command, gpu_use)),
         scope: launch.scope,
         limits: run.limits.clone(),
         settled_seconds: launch.settled_ms.map(seconds),
@@ -211,7 +212,7 @@ fn exit_code(command: Option<&Command>, verdict: Verdict, unused: bool, limits: 
     }
 }
 
-fn command_report(command: &Command) -> CommandReport {
+fn command_report(command: &Command, gpu_use: GpuUse) -> CommandReport {
     CommandReport {
         argv: text::display_argv(&command.argv),
         exit_code: command.end.and_then(|e| match e {
@@ -224,7 +225,8 @@ fn command_report(command: &Command) -> CommandReport {
         }),
         timed_out: command.timed_out,
         timeout_seconds: command.timeout_ms.filter(|_| command.timed_out).map(seconds),
-        used_gpu: None,
+        used_gpu: gpu_use.known(),
+        too_short_to_see: gpu_use == GpuUse::TooShort,
         seconds: command.ended_ms.map(|end| seconds(end.saturating_sub(command.started_ms))),
     }
 }

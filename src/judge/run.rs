@@ -6,6 +6,11 @@ use crate::model::{
     Uuid,
 };
 
+/// Fewer looks than these may have missed a use, and its peak.
+const FEW_LOOKS: usize = 3;
+/// Where so few were taken of a command that ran longer, it was the looking that failed.
+const LONG_MS: u64 = 1000;
+
 /// An observation, and what was derived from it once.
 pub(crate) struct Run<'a> {
     pub(crate) before: &'a Snapshot,
@@ -86,12 +91,20 @@ impl<'a> Run<'a> {
     /// How often the device was looked at while the command ran, where that was too seldom to know its peak. What lived
     /// shorter than the ordinary time between a few looks may be missed anyhow.
     pub(crate) fn too_few_looks(&self, uuid: &Uuid) -> Option<usize> {
-        const FEW: usize = 3;
-        const LONG_MS: u64 = 1000;
+        self.few_looks(uuid).filter(|(ran_ms, _)| *ran_ms > LONG_MS).map(|(_, taken)| taken)
+    }
+
+    /// The command was over before there were enough looks to see whether it used the device.
+    pub(crate) fn is_too_short_to_see(&self, uuid: &Uuid) -> bool {
+        self.few_looks(uuid).is_some_and(|(ran_ms, _)| ran_ms <= LONG_MS)
+    }
+
+    /// How long the command ran, and how often the device was looked at, where that was seldom.
+    fn few_looks(&self, uuid: &Uuid) -> Option<(u64, usize)> {
         let command = self.launch.command.as_ref()?;
         let (began, end) = (command.started_ms, command.ended_ms?);
         let taken = self.trace.device(uuid)?.points.iter().filter(|p| began < p.at_ms && p.at_ms <= end).count();
-        (end.saturating_sub(began) > LONG_MS && taken < FEW).then_some(taken)
+        (taken < FEW_LOOKS).then_some((end.saturating_sub(began), taken))
     }
 
     /// It was there before: it stands in the before-look, or its start time proves that it only used no GPU yet.

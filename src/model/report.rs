@@ -323,6 +323,9 @@ pub struct CommandReport {
     /// Whether it used a GPU that was looked at; `None`: that cannot be told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_gpu: Option<bool>,
+    /// It was not seen to use a GPU, and was over before there were enough looks to tell.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub too_short_to_see: bool,
     /// How long it ran.
     pub seconds: Option<f64>,
 }

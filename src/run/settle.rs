@@ -91,8 +91,8 @@ pub(super) enum Waiting {
     Draining(Option<Bytes>),
     /// So many own processes still run.
     Living(usize),
-    /// Whether memory that others keep was the run's.
-    Telling,
+    /// Whether memory that others keep was the run's; it is told by this time since the end of the command.
+    Telling(Duration),
 }
 
 /// What to do.
@@ -170,8 +170,9 @@ impl Settle {
         }
         if look.undecided {
             let since = *self.undecided_since.get_or_insert(facts.now);
-            if facts.now.saturating_sub(since) < self.rules.quiet {
-                return Step::Wait(Waiting::Telling);
+            let until = since.saturating_add(self.rules.quiet);
+            if facts.now < until {
+                return Step::Wait(Waiting::Telling(until));
             }
         }
         Step::Done(SettleEnd::AllGone)

@@ -168,7 +168,7 @@ fn clean_sentence(report: &Report) -> String {
         _ if stays > Bytes::ZERO => {
             format!("{stays} of GPU memory stay{}, within the limit of {}", place(report), report.limits.max_residue)
         }
-        Some(command) if command.used_gpu == Some(false) => return no_use(report),
+        Some(command) if command.used_gpu == Some(false) || command.too_short_to_see => return no_use(report, command),
         Some(command) if !ended_somehow(command) => "the command still runs and holds no GPU memory".to_string(),
         Some(_) if others => "nothing that is left is charged to the command".to_string(),
         Some(_) if swelled => "all of the command's GPU memory came back".to_string(),
@@ -194,11 +194,20 @@ fn clean_sentence(report: &Report) -> String {
     }
 }
 
-/// Nothing came back because nothing was taken.
-fn no_use(report: &Report) -> String {
-    match looked_at(report) {
-        None => "the command used no GPU".into(),
-        Some(gpus) => format!("the command used nothing of {gpus}"),
+/// Nothing came back because nothing was taken, or none of it was seen.
+fn no_use(report: &Report, command: &CommandReport) -> String {
+    match (looked_at(report), command.too_short_to_see) {
+        (None, false) => "the command used no GPU".into(),
+        (Some(gpus), false) => format!("the command used nothing of {gpus}"),
+        (gpus, true) => {
+            let gpus = gpus.unwrap_or_else(|| "a GPU".into());
+            let ran = match command.seconds {
+                Some(seconds) if seconds < 0.01 => "less than 0.01 s".to_owned(),
+                Some(seconds) => format!("{seconds:.2} s"),
+                None => "briefly".to_owned(),
+            };
+            format!("the command was not seen using {gpus} (it ran {ran}, too short to see)")
+        }
     }
 }
 
@@ -264,9 +273,11 @@ fn inconclusive_sentence(report: &Report) -> String {
         Some(_) => "cannot tell whether all GPU memory came back",
         None => "cannot tell whether the same GPU memory is held as before",
     };
-    match report.command.as_ref().map(|command| command.used_gpu) {
+    match &report.command {
         _ if !open.is_empty() || !report.limits.require_gpu => {}
-        Some(Some(false)) => return format!("{} (--require-gpu)", no_use(report)),
+        Some(command) if command.used_gpu == Some(false) || command.too_short_to_see => {
+            return format!("{} (--require-gpu)", no_use(report, command));
+        }
         _ => return "cannot tell whether the command used a GPU (--require-gpu)".into(),
     }
     if open.is_empty() { question.into() } else { format!("{question} ({})", open.join(", ")) }

@@ -60,6 +60,7 @@ fn report(verdict: Verdict, devices: Vec<DeviceReport>) -> Report {
             timed_out: false,
             timeout_seconds: None,
             used_gpu: None,
+            too_short_to_see: false,
             seconds: Some(12.34),
         }),
         scope: Scope::Run,

@@ -100,6 +100,19 @@ fn a_doubt_is_looked_at_for_as_long_as_more_looks_may_end_it() {
     let doubt = |until: f64| move |t: f64| World { undecided: t < until, ..empty() };
     assert_eq!(settle(RULES, doubt(0.3)), (SettleEnd::AllGone, 0.3));
     assert_eq!(settle(RULES, doubt(99.0)), (SettleEnd::AllGone, 12.0));
+    // From the first doubt on, which is not always the end of the command.
+    let mut late = Settle::new(RULES);
+    let look = LookFacts {
+        listed: Some(Bytes::ZERO),
+        complete: true,
+        entries: 0,
+        growth: Bytes::ZERO,
+        undecided: true,
+        after_all_gone: true,
+    };
+    let now = Duration::from_secs(2);
+    let facts = Facts { now, all_gone: true, look: Some(look), tree: None, blind: false, told: false };
+    assert_eq!(late.step(facts), Step::Wait(Waiting::Telling(Duration::from_secs(14))));
 }
 
 #[test]
