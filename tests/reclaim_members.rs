@@ -4,7 +4,10 @@
 mod support;
 
 use serde_json::Value;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::{
+    fs,
+    time::{SystemTime, UNIX_EPOCH},
+};
 use support::{Finished, Rig, Running, alive};
 
 /// A program with this in its environment, when it holds memory.
@@ -87,6 +90,28 @@ fn a_launcher_of_the_same_ci_job_goes_before_its_workers_and_our_own_ancestors_n
     let roles: Vec<_> = report["steps"].as_array().unwrap().iter().map(|s| s["role"].as_str().unwrap()).collect();
     assert_eq!(roles, ["supervisor", "holder"], "{report:#}");
     assert!(!agent.is_running() && !alive(worker));
+}
+
+#[test]
+fn whom_a_member_starts_on_its_way_out_is_ended_too() {
+    let rig = Rig::new();
+    let script = "import os, signal, subprocess, sys, time\n\
+                  def start(verbs): subprocess.Popen([sys.executable, sys.argv[1], *verbs.split()], start_new_session=True)\n\
+                  def term(*_):\n    start('alloc 0 1GiB ready born hold')\n    \
+                  while not os.path.exists(sys.argv[2]): time.sleep(0.01)\n    os._exit(0)\n\
+                  signal.signal(signal.SIGTERM, term)\n\
+                  start('alloc 0 1GiB ready worker hold')\n\
+                  while True: time.sleep(1)\n";
+    fs::write(rig.path("agent.py"), script).unwrap();
+    let argv = ["python3".into(), rig.path("agent.py").into(), rig.program("")[1].clone(), rig.path("born").into()];
+    let mut agent = rig.beside(&argv);
+    agent.env("CI_JOB_ID", "7");
+    let _agent = rig.launch(agent);
+    let worker = rig.wait_for("worker");
+    let report = hook(&rig, "--ci", &[("CI_JOB_ID", "7")]).expect_code(0).json();
+    let born = rig.wait_for("born");
+    assert!(ended(&report).contains(&worker) && ended(&report).contains(&born), "{report:#}");
+    assert!(!alive(born) && rig.used(0) == 0);
 }
 
 #[test]

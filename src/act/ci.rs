@@ -5,7 +5,7 @@
 use super::targets::{Found, Membership, World, members};
 use crate::{error::hinted, model::Process};
 
-/// The variables by which runners mark a job: GitHub's and Gitea's, Jenkins', GitLab's. Their values name one job and no
+/// The variables by which runners mark a job: GitHub's, Jenkins', GitLab's. Their values name one job and no
 /// other. (Jenkins' BUILD_ID is a number that many jobs have.)
 pub const COOKIES: [&str; 3] = ["RUNNER_TRACKING_ID", "JENKINS_NODE_COOKIE", "CI_JOB_ID"];
 

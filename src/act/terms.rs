@@ -14,6 +14,8 @@ pub struct Terms {
     pub others: bool,
     /// Who names us, or PID 1, has made that up.
     pub forgeable: bool,
+    /// Whom a member starts while it is being ended is a member too, and ended in its turn.
+    pub heirs: bool,
 }
 
 impl Targets {
@@ -21,15 +23,19 @@ impl Targets {
     pub const fn terms(&self) -> Terms {
         match self {
             // A person, who has chosen.
-            Self::Pids(_) => Terms { by_number: true, others: true, forgeable: false },
-            Self::Report(_) => Terms { by_number: false, others: true, forgeable: true },
+            Self::Pids(_) => terms(true, true, false, false),
+            Self::Report(_) => terms(false, true, true, false),
             // A person, who is shown signs: over what belongs to others nobody decides by these.
-            Self::Orphans { .. } => Terms { by_number: false, others: false, forgeable: false },
+            Self::Orphans { .. } => terms(false, false, false, false),
             // A hook of the system that has ended the job.
-            Self::Job(_) => Terms { by_number: false, others: true, forgeable: false },
-            Self::Ci(_) => Terms { by_number: false, others: false, forgeable: false },
+            Self::Job(_) => terms(false, true, false, true),
+            Self::Ci(_) => terms(false, false, false, true),
             // Whoever gave leave beforehand.
-            Self::Unattended(_) => Terms { by_number: false, others: true, forgeable: false },
+            Self::Unattended(_) => terms(false, true, false, false),
         }
     }
+}
+
+const fn terms(by_number: bool, others: bool, forgeable: bool, heirs: bool) -> Terms {
+    Terms { by_number, others, forgeable, heirs }
 }

@@ -37,6 +37,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// So often whoever was started meanwhile is ended too.
+const MOST_HEIRS: usize = 3;
 /// Between two looks after the signals.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -119,7 +121,22 @@ fn act(
                 log(&format!("PID {}: {}", step.pid, words::restarter(restarter)));
             }
         }
-        Hands { reader, guard: &guard, allowed, log: &log }.carry_out(&mut plan);
+        let hands = Hands { reader, guard: &guard, allowed, log: &log };
+        hands.carry_out(&mut plan);
+        for _ in 0..MOST_HEIRS {
+            if !targets.terms().heirs || plan.steps.is_empty() {
+                break;
+            }
+            let Ok(now) = session.snapshot() else { break };
+            let world = World { snapshot: &now, status: &judge::status(&now), reader, guard: &guard };
+            let mut heirs = plan::plan(targets, &world, allowed)?;
+            heirs.steps.retain(|heir| plan.steps.iter().all(|known| known.target.id != heir.target.id));
+            if heirs.steps.is_empty() {
+                break;
+            }
+            hands.carry_out(&mut heirs);
+            plan.steps.extend(heirs.steps);
+        }
         if let Targets::Unattended(leave) = targets {
             leave.tidy_up(&world);
         }

@@ -1,6 +1,6 @@
 //! The marker that a run leaves in the environment of its processes: who made it, and whether that run goes on. A
-//! process that outlived its run is proof of a left-over, which nothing else gives after the fact. That its gpuresid is
-//! gone is not enough: one that was killed leaves a command behind that may be worth days of work.
+//! process that outlived its run seems left over, of which little else tells after the fact. That its gpuresid is gone is
+//! not enough: one that was killed leaves a command behind that may be worth days of work.
 
 use super::proc::ProcReader;
 use crate::model::{BootId, ProcId, Process, ProcessState};

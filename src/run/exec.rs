@@ -1,6 +1,7 @@
 //! From fork to exec: the command gets our environment without our own variables, and the marker. That ends with the
 //! command's own PID, so that whoever finds the marker after we were killed can tell the command, which goes on, from
-//! what it left behind. Nobody knows the PID before the fork, and nobody can change the environment after the exec, so
+//! what it left behind (a record of the run tells it too, but only where an administrator has made a place for records, and
+//! to root alone). Nobody knows the PID before the fork, and nobody can change the environment after the exec, so
 //! the child writes it in between. What it needs lies ready: it allocates nothing, takes no lock, and calls nothing but
 //! `signal`, `pthread_sigmask`, `getpid` and `execve`, as POSIX asks of the child of a process with threads.
 //!

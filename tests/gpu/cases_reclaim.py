@@ -4,9 +4,11 @@ an independent poller, `check --cleanup` against NVML's list. Each has the card 
 
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
+import tempfile
 import time
 
 import roles
@@ -152,6 +154,35 @@ def ranks(t):
     t.want(training["pid"] in [x["pid"] for x in done["left_alone"]], f"left alone are {done['left_alone']}")
     roles.send(training)
     t.want(t.gone([training], 20), "the training could not be ended")
+
+
+@case("R19", "reclaim --unattended: what leave was given for, not ranks that train on without their agent", group="reclaim")
+def unattended(t):
+    above = tempfile.mkdtemp(prefix="records", dir="/tmp")
+    records = os.path.join(above, "records")
+    os.chmod(above, 0o755)
+    os.mkdir(records)
+    os.chmod(records, 0o1733)
+    agent = t.start(torchrun(t))
+    t.wait_role("holder", count=2)
+    os.kill(agent.pid, signal.SIGKILL)
+    agent.wait(20)
+    ranks = [f for f in roles.told(t.facts) if f["role"] == "holder"]
+    left = launcher(t.facts, run=holder(t.facts, "--role", "left", "--mib", 600))
+    check = t.start([t.binary, "check", "--quiet", "--settle", "3s", "--leave", "--records", records, "--", *left])
+    fact = t.wait_role("left")
+    done = reclaim(t, "--unattended", "--all-users", "--records", records, "--yes")
+    t.want(done["steps"] == [], f"ended were {done['steps']} while the run went on")
+    check.wait(60)
+    done = reclaim(t, "--unattended", "--all-users", "--records", records, "--yes")
+    t.want([s["pid"] for s in done["steps"]] == [fact["pid"]], f"ended were {done['steps']}")
+    t.want(not roles.alive(fact), "what leave was given for lives")
+    t.want(all(roles.alive(f) for f in ranks), "a rank was ended that trained on")
+    t.want(os.listdir(records) == [], f"records stay: {os.listdir(records)}")
+    shutil.rmtree(above)
+    for rank in ranks:
+        roles.send(rank)
+    t.want(t.gone(ranks, 20), "the ranks could not be ended")
 
 
 @case("W1", "wait ends within 100 ms of the memory's return", group="reclaim")

@@ -1,5 +1,5 @@
-//! Whether the Slurm job that started a process still runs here. A job that has ended is a proof that its processes
-//! are left over, which nothing else gives after the fact. Apart, because every process of the machine is asked for its
+//! Whether the Slurm job that started a process still runs here. That a job has ended is a strong sign that its
+//! processes are left over, of which little else tells after the fact. Apart, because every process of the machine is asked for its
 //! name, and so it is done only where a process says that it is of a job.
 
 use super::{ProcReader, handle, handle::PidDir, observer::INITIAL};
