@@ -346,13 +346,30 @@ fn what_has_been_idle_for_as_long_as_the_site_says_is_ended_where_that_is_switch
         wait_until("its heir", || support::parent(pid).is_some_and(support::alive));
         pid
     };
-    // Neither of the two can take CPU time: the one is stopped, and so is the other, whose launcher lives.
+    // Those that are stopped take no CPU time: one that may be ended, one whose launcher lives, one at a terminal.
     let idle = left("idle", "stop-self");
     let works = left("works", "busy 60");
     let _launcher = rig.start("spawn { alloc 0 1GiB ready launched stop-self } hold");
     let launched = rig.wait_for("launched");
-    wait_until("the stop", || [idle, launched].into_iter().all(|pid| support::state(pid) == Some('T')));
-    let others = [works, launched];
+    let script = "import pty, sys; pty.spawn(sys.argv[1:])";
+    let session = rig.program("fork { fork { alloc 0 1GiB ready at-terminal stop-self } exit 0 } hold");
+    let terminal: Vec<OsString> = ["python3", "-c", script].map(Into::into).into_iter().chain(session).collect();
+    let terminal = rig.start_of(&terminal);
+    let at_terminal = rig.wait_for("at-terminal");
+    wait_until("the stop", || [idle, launched, at_terminal].into_iter().all(|pid| support::state(pid) == Some('T')));
+    let others = [works, launched, at_terminal];
+    let tty = |pid: u32| {
+        fs::read_to_string(format!("/proc/{pid}/stat"))
+            .unwrap()
+            .rsplit(") ")
+            .next()
+            .unwrap()
+            .split(' ')
+            .nth(4)
+            .unwrap()
+            .to_owned()
+    };
+    assert_eq!((tty(idle).as_str(), tty(at_terminal) == "0"), ("0", false));
     // A look alone says nothing, and neither do many that are not far enough apart.
     for _ in 0..3 {
         assert_eq!(idle_timer(&rig, &records, "1h")["steps"], json!([]));
@@ -378,6 +395,7 @@ fn what_has_been_idle_for_as_long_as_the_site_says_is_ended_where_that_is_switch
     let state = records.path().with_file_name("idle.json");
     assert_eq!(std::os::unix::fs::MetadataExt::uid(&fs::metadata(state).unwrap()), 0);
     others.into_iter().for_each(kill);
+    drop(terminal);
 }
 
 #[test]
