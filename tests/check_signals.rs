@@ -192,6 +192,28 @@ fn timeout_in_the_foreground_reaches_the_command_through_us() {
 }
 
 #[test]
+fn what_is_sent_to_the_whole_group_reaches_the_command_once() {
+    let rig = Rig::new();
+    let run = rig.start_of(&[words(&["setsid"]), check_line(&rig, "", &listener(&rig))].concat());
+    rig.wait_for("up");
+    let group = rustix::process::Pid::from_raw(run.pid() as i32).unwrap();
+    let mut wanted = Vec::new();
+    let signals = [("USR1", Signal::USR1), ("TERM", Signal::TERM), ("HUP", Signal::HUP), ("INT", Signal::INT)];
+    for (name, signal) in signals {
+        // To all, then to us alone from somebody else: that one is passed on.
+        rustix::process::kill_process_group(group, signal).unwrap();
+        wanted.push(format!("SIG{name}"));
+        wait_for_got(&rig, &wanted.join(" "));
+        nothing_follows(&rig, &wanted.join(" "));
+        rig.start_of(&words(&["kill", "-s", name, &run.pid().to_string()])).wait().expect_code(0);
+        wanted.push(format!("SIG{name}"));
+        wait_for_got(&rig, &wanted.join(" "));
+    }
+    rig.mark("go");
+    run.wait().expect_code(0);
+}
+
+#[test]
 fn a_script_can_end_us_by_our_pid() {
     // The script leads our process group, as `timeout` would, but signals only us.
     let rig = Rig::new();

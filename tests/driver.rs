@@ -614,7 +614,8 @@ fn a_nursery_and_its_helpers_are_no_children_of_ours() {
     assert_ne!(stat(nursery.pid)[1], us);
     assert_eq!(stat(helper.pid)[1], nursery.pid.to_string());
     assert_eq!(stat(helper.pid)[19], helper.start_ticks.to_string());
-    assert_eq!(stat(nursery.pid)[3], nursery.pid.to_string(), "a session of its own");
+    assert_eq!(stat(nursery.pid)[2], stat(std::process::id())[2], "it hears what our group hears");
+    assert_eq!(stat(helper.pid)[3], helper.pid.to_string(), "a session of its own");
     assert_eq!(only(driver.look(&[]).unwrap()).gaps, []);
     // The helper dies: the nursery reaps it and starts another.
     signal(helper, Signal::KILL);

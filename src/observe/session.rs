@@ -215,7 +215,7 @@ impl Session {
                     look.at_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
                     return Ok(look);
                 }
-                Ok(Message::Events(_) | Message::Opened(_)) => {}
+                Ok(Message::Events(_) | Message::Opened(_) | Message::Heard(_)) => {}
                 Err(_) => return Err(anyhow::Error::new(ended())),
             }
         }
@@ -269,7 +269,7 @@ fn wait_for_opened(messages: &Receiver<Message>, slow: impl FnOnce()) -> Result<
     }
     match first {
         Ok(Message::Opened(opened)) => opened,
-        Ok(Message::Look(_) | Message::Events(_)) | Err(_) => Err(ended()),
+        Ok(Message::Look(_) | Message::Events(_) | Message::Heard(_)) | Err(_) => Err(ended()),
     }
 }
 

@@ -29,6 +29,10 @@ pub trait Looker {
     fn request_look(&self, devices: &[crate::model::Uuid], extras: driver::Extras);
     /// As [`driver::Client::try_afresh`].
     fn try_afresh(&self) {}
+    /// As [`driver::Client::ask_whether_the_group_heard`].
+    fn ask_whether_the_group_heard(&self, _signal: i32, _sender: u32) {}
+    /// As [`driver::Client::leave_the_group`].
+    fn leave_the_group(&self) {}
     /// As [`driver::Client::tool_processes`].
     fn tool_processes(&self) -> Vec<crate::model::ProcId>;
 }
@@ -40,6 +44,14 @@ impl Looker for driver::Client {
 
     fn try_afresh(&self) {
         Self::try_afresh(self);
+    }
+
+    fn ask_whether_the_group_heard(&self, signal: i32, sender: u32) {
+        Self::ask_whether_the_group_heard(self, signal, sender);
+    }
+
+    fn leave_the_group(&self) {
+        Self::leave_the_group(self);
     }
 
     fn tool_processes(&self) -> Vec<crate::model::ProcId> {

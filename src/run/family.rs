@@ -18,8 +18,6 @@ use std::{
 pub(super) struct Myself {
     /// As the `/proc` that we read shows us.
     pub(super) id: ProcId,
-    /// Our process group as the senders of signals are numbered; 0 if its leader is outside our PID namespace.
-    pub(super) group: i32,
     /// A hangup of the terminal is sent to us alone.
     pub(super) session_leader: bool,
     /// We are the first process of a PID namespace, to whom all orphans come anyway.
@@ -56,7 +54,6 @@ impl Myself {
         };
         Ok(Self {
             id,
-            group: if depth == 0 { stat.pgrp } else { inner(Path::new("/proc"), stat.pgrp, depth).unwrap_or(0) },
             session_leader: stat.session == stat.pid,
             init: rustix::process::getpid().is_init(),
             plain: depth == 0,

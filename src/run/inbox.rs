@@ -8,7 +8,7 @@ use super::{
 use crate::{
     model::{DeviceEvent, Leftover, Look, Process},
     observe::{
-        driver::{Failure, Inventory, Message},
+        driver::{Failure, Heard, Inventory, Message},
         proc::Scan,
     },
 };
@@ -30,6 +30,8 @@ pub struct Inbox {
     pub device_events: Vec<DeviceEvent>,
     /// Signals, in order.
     pub signals: VecDeque<Caught>,
+    /// Which of them have reached our whole process group.
+    pub heard: Vec<Heard>,
     /// A child changed its state.
     pub children: bool,
     /// A look and who its unknown PIDs are.
@@ -55,6 +57,7 @@ impl Inbox {
             look: None,
             device_events: Vec::new(),
             signals: VecDeque::new(),
+            heard: Vec::new(),
             children: false,
             identified: None,
             examined: None,
@@ -88,6 +91,7 @@ impl Inbox {
             Event::Driver(Message::Opened(opened)) => self.opened = Some(opened),
             Event::Driver(Message::Look(look)) => self.look = Some(look),
             Event::Driver(Message::Events(events)) => self.device_events.extend(events),
+            Event::Driver(Message::Heard(heard)) => self.heard.push(heard),
             Event::Answer(Answer::Identified(look, processes)) => self.identified = Some((look, processes)),
             Event::Answer(Answer::Examined(processes)) => self.examined = Some(processes),
             Event::Answer(Answer::Leftovers(leftovers)) => self.leftovers = Some(leftovers),

@@ -5,13 +5,10 @@
 //!
 //! The command shares our process group, so it has already had what the terminal's driver sends (the kernel sends
 //! Ctrl-C to the whole group): passing that on would deliver it twice. One that has gone into another group has not. What
-//! a process sends to our PID reached only us and is passed on, and so is what the kernel sends to us alone, such as a
-//! timer of the program that became us. What our own writing brings about (a reader that is gone, a file that is too
-//! large) and our own CPU time are no news for anybody. Three senders are special:
-//! - `timeout` signals its child and then its whole group, of which it is the leader: nothing to add.
-//! - Another leader of our group (a script that runs `kill $!` or `kill 0`) may have meant us or the group. The
-//!   command gets a moment to end of what it may have had already, then the signal is passed on.
-//! - The command itself and its children (`kill $PPID`, `kill 0`) know what they do: they are not told their own news.
+//! a process sends may be for us or for the group (`kill -- -PGID`, `timeout`): the witness in our group knows, and is
+//! asked. What the kernel sends to us alone, such as a timer of the program that became us, is passed on. What our own
+//! writing brings about (a reader that is gone, a file that is too large) and our own CPU time are no news for anybody.
+//! The command itself and its children (`kill $PPID`, `kill 0`) know what they do: they are not told their own news.
 //!
 //! A signal that was ignored when we were started stays ignored, for us and the command: this is how `nohup` works.
 //! Ctrl-Z is not caught: it stops the whole group, and `fg` continues it.
@@ -57,19 +54,6 @@ pub enum SentBy {
     Process(Option<u32>),
 }
 
-/// What is known about the sender of a signal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Relation {
-    /// The leader of our process group, and it is `timeout` in its usual mode.
-    TimeoutLeader,
-    /// Another leader of our process group.
-    Leader,
-    /// The command or one of its descendants.
-    Own,
-    /// Anybody else.
-    Other,
-}
-
 /// What to do with a signal while the command runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Delivery {
@@ -77,8 +61,8 @@ pub(super) enum Delivery {
     Leave,
     /// The command gets it now.
     Forward,
-    /// The command gets it after a moment, if it still runs then.
-    ForwardLater,
+    /// The command gets it unless the whole group, and so the command, has had it from this process.
+    AskFirst(u32),
 }
 
 /// Where we and the command stand.
@@ -90,18 +74,15 @@ pub(super) struct Places {
     pub(super) together: bool,
 }
 
-/// The rule of the module's first paragraphs.
-pub(super) fn delivery(caught: Caught, places: Places, relation: impl FnOnce(u32) -> Relation) -> Delivery {
+/// The rule of the module's first paragraphs. `is_own`: the sender is the command or below it.
+pub(super) fn delivery(caught: Caught, places: Places, is_own: bool) -> Delivery {
     match caught.sender {
         SentBy::Terminal if !places.together || caught.signal == SIGHUP && places.session_leader => Delivery::Forward,
         SentBy::Terminal => Delivery::Leave,
-        SentBy::Kernel | SentBy::Process(None) => Delivery::Forward,
-        SentBy::Process(Some(pid)) => match relation(pid) {
-            Relation::Own => Delivery::Leave,
-            Relation::TimeoutLeader if places.together => Delivery::Leave,
-            Relation::Leader if places.together => Delivery::ForwardLater,
-            _ => Delivery::Forward,
-        },
+        SentBy::Kernel => Delivery::Forward,
+        SentBy::Process(_) if is_own => Delivery::Leave,
+        SentBy::Process(_) if !places.together => Delivery::Forward,
+        SentBy::Process(pid) => Delivery::AskFirst(pid.unwrap_or(0)),
     }
 }
 
@@ -197,32 +178,22 @@ pub fn was_ignored(signal: i32) -> bool {
     has(ignored_at_start(), signal)
 }
 
-/// The relation of the process that sent a signal, as far as it can still be seen. Both numbers as signals come.
-pub(super) fn relation(sender: u32, command: u32, myself: &Myself) -> Relation {
-    let leads = sender.cast_signed() == myself.group;
+/// Whether the sender of a signal is the command or a process below it, as far as it can still be seen. Both numbers as
+/// signals come.
+pub(super) fn is_own(sender: u32, command: u32, myself: &Myself) -> bool {
     if sender == command {
-        return Relation::Own;
+        return true;
     }
-    let process = if myself.plain { Process::new(sender.cast_signed()).ok() } else { None };
-    if leads {
-        return if process.is_some_and(|p| is_timeout(&p)) { Relation::TimeoutLeader } else { Relation::Leader };
-    }
+    let mut above = if myself.plain { Process::new(sender.cast_signed()).ok() } else { None };
     // A chain of parents is finite, except while it is being rearranged.
-    let mut above = process;
     for _ in 0..1024 {
         match above.and_then(|p| p.stat().ok()).map(|s| s.ppid) {
-            Some(parent) if parent.cast_unsigned() == std::process::id() => return Relation::Own,
+            Some(parent) if parent.cast_unsigned() == std::process::id() => return true,
             Some(parent) if parent > 1 => above = Process::new(parent).ok(),
             _ => break,
         }
     }
-    Relation::Other
-}
-
-/// `timeout` in its usual mode, in which it signals its whole group.
-fn is_timeout(process: &Process) -> bool {
-    let foreground = |argv: Vec<String>| argv.iter().skip(1).take(8).any(|a| a == "--foreground" || a == "-f");
-    process.stat().is_ok_and(|s| s.comm == "timeout") && !process.cmdline().is_ok_and(foreground)
+    false
 }
 
 #[cfg(test)]
@@ -231,31 +202,31 @@ mod tests {
 
     const BESIDE_IT: Places = Places { session_leader: false, together: true };
 
-    fn sent_by(sender: SentBy, signal: i32, relation: Relation) -> Delivery {
-        delivery(Caught { signal, sender }, BESIDE_IT, |_| relation)
+    fn sent_by(sender: SentBy, signal: i32, is_own: bool) -> Delivery {
+        delivery(Caught { signal, sender }, BESIDE_IT, is_own)
     }
 
     #[test]
     fn the_terminal_has_reached_the_group_already() {
         for signal in [SIGINT, SIGQUIT, SIGHUP, SIGWINCH] {
-            assert_eq!(sent_by(SentBy::Terminal, signal, Relation::Other), Delivery::Leave);
+            assert_eq!(sent_by(SentBy::Terminal, signal, false), Delivery::Leave);
             let elsewhere = Places { together: false, ..BESIDE_IT };
             let key = Caught { signal, sender: SentBy::Terminal };
-            assert_eq!(delivery(key, elsewhere, |_| Relation::Other), Delivery::Forward);
+            assert_eq!(delivery(key, elsewhere, false), Delivery::Forward);
         }
         let hangup = Caught { signal: SIGHUP, sender: SentBy::Terminal };
         let leader = Places { session_leader: true, ..BESIDE_IT };
-        assert_eq!(delivery(hangup, leader, |_| Relation::Other), Delivery::Forward);
+        assert_eq!(delivery(hangup, leader, false), Delivery::Forward);
     }
 
     #[test]
     fn what_a_process_sends_is_passed_on_unless_the_command_has_had_it() {
-        let sent = |relation| sent_by(SentBy::Process(Some(7)), SIGTERM, relation);
-        assert_eq!(sent(Relation::Other), Delivery::Forward);
-        assert_eq!(sent(Relation::TimeoutLeader), Delivery::Leave);
-        assert_eq!(sent(Relation::Leader), Delivery::ForwardLater);
-        assert_eq!(sent(Relation::Own), Delivery::Leave);
-        assert_eq!(sent_by(SentBy::Process(None), SIGTERM, Relation::Own), Delivery::Forward);
-        assert_eq!(sent_by(SentBy::Kernel, SIGALRM, Relation::Own), Delivery::Forward);
+        let by = |pid| SentBy::Process(pid);
+        assert_eq!(sent_by(by(Some(7)), SIGTERM, false), Delivery::AskFirst(7));
+        assert_eq!(sent_by(by(None), SIGTERM, false), Delivery::AskFirst(0));
+        assert_eq!(sent_by(by(Some(7)), SIGTERM, true), Delivery::Leave);
+        let elsewhere = Places { together: false, ..BESIDE_IT };
+        assert_eq!(delivery(Caught { signal: SIGTERM, sender: by(Some(7)) }, elsewhere, false), Delivery::Forward);
+        assert_eq!(sent_by(SentBy::Kernel, SIGALRM, false), Delivery::Forward);
     }
 }

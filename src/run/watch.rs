@@ -12,7 +12,7 @@ use super::{
     session::{Session, Stop},
     settle::{Facts, Rules, Settle, Step},
     signal_child::Running,
-    signals::{self, Caught, Delivery, Places, Relation, SentBy, ends_us},
+    signals::{self, Caught, Delivery, Places, SentBy, ends_us},
     tree::Tree,
     waiting_line::WaitingLine,
 };
@@ -28,8 +28,8 @@ use std::time::{Duration, Instant};
 
 /// The loop wakes up at least so often: statuses are taken and lines are shown even if no event came.
 const HEARTBEAT: Duration = Duration::from_millis(500);
-/// How long a signal waits that the command may have had already.
-const LATER: Duration = Duration::from_millis(300);
+/// How long the witness may take to say whether the command has had a signal already.
+const WITNESS: Duration = Duration::from_secs(1);
 /// The Ctrl-C that ended the command may be seen after its end.
 const SAME_KEY: Duration = Duration::from_millis(50);
 /// A second signal of a process within this time belongs to the first.
@@ -72,6 +72,14 @@ enum Timer {
     GiveUp(Instant),
 }
 
+/// A signal of which the witness was asked whether the command has had it.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    signal: Signal,
+    sender: u32,
+    until: Instant,
+}
+
 /// A run from the start of its command on.
 pub(super) struct Watch<'a> {
     pub(super) session: &'a mut Session,
@@ -90,7 +98,7 @@ pub(super) struct Watch<'a> {
     pub(super) before_snapshot: Option<Snapshot>,
     pub(super) ended: Option<Ended>,
     pub(super) all_gone: bool,
-    later: Vec<(Instant, Signal)>,
+    asked: Vec<Asked>,
     timer: Timer,
     pub(super) timed_out: bool,
     told: bool,
@@ -148,7 +156,7 @@ impl Session {
             before_snapshot: None,
             ended: None,
             all_gone: false,
-            later: Vec::new(),
+            asked: Vec::new(),
             timer: options.timeout.map_or(Timer::Off, |after| Timer::Terminate(started + after)),
             timed_out: false,
             told: false,
@@ -191,27 +199,16 @@ impl Watch<'_> {
                 Some(_) => self.hear(caught, now)?,
             }
         }
-        let running = &mut self.running;
-        self.later.retain(|(at, signal)| {
-            let due = *at <= now;
-            if due {
-                running.signal(*signal);
-            }
-            !due
-        });
+        self.hear_witness(now);
         Ok(())
     }
 
     fn pass_on(&mut self, caught: Caught, now: Instant) {
         let myself = &self.session.myself;
         let command = self.running.pid();
-        let mut own = false;
+        let own = matches!(caught.sender, SentBy::Process(Some(pid)) if signals::is_own(pid, command, myself));
         let places = Places { session_leader: myself.session_leader, together: self.running.in_our_group() };
-        let delivery = signals::delivery(caught, places, |pid| {
-            let relation = signals::relation(pid, command, myself);
-            own = relation == Relation::Own;
-            relation
-        });
+        let delivery = signals::delivery(caught, places, own);
         let by_hand = caught.sender == SentBy::Terminal && caught.signal != Signal::HUP.as_raw();
         self.told |= ends_us(caught.signal) && !own && !by_hand;
         let Some(signal) = dispositions::numbered(caught.signal) else { return };
@@ -220,8 +217,28 @@ impl Watch<'_> {
             Delivery::Forward => {
                 self.running.signal(signal);
             }
-            Delivery::ForwardLater => self.later.push((now + LATER, signal)),
+            Delivery::AskFirst(sender) => {
+                self.session.looker().ask_whether_the_group_heard(caught.signal, sender);
+                self.asked.push(Asked { signal, sender, until: now + WITNESS });
+            }
         }
+    }
+
+    /// Passes on what the witness says was for us alone, and what it says nothing of in time.
+    fn hear_witness(&mut self, now: Instant) {
+        for heard in std::mem::take(&mut self.session.inbox.heard) {
+            let of_it = |asked: &Asked| (asked.signal.as_raw(), asked.sender) == (heard.signal, heard.sender);
+            if let Some(asked) = self.asked.iter().position(of_it).map(|place| self.asked.remove(place))
+                && !heard.by_all
+            {
+                self.running.signal(asked.signal);
+            }
+        }
+        let (late, asked) = std::mem::take(&mut self.asked).into_iter().partition(|asked: &Asked| asked.until <= now);
+        self.asked = asked;
+        late.into_iter().for_each(|asked: Asked| {
+            self.running.signal(asked.signal);
+        });
     }
 
     /// A signal when there is no command any more: the first wants the report now.
@@ -254,7 +271,8 @@ impl Watch<'_> {
         if let (Some(end), None) = (end, self.ended) {
             self.ended = Some(Ended { at: now, watched, at_ms: self.sampler.at_ms(now), end });
             self.timer = Timer::Off;
-            self.later.clear();
+            self.asked.clear();
+            self.session.looker().leave_the_group();
             // However long the driver did not answer: what decides is read from here on.
             self.session.looker().try_afresh();
             self.sampler.hope();
@@ -377,9 +395,9 @@ impl Watch<'_> {
             Timer::Off => None,
             Timer::Terminate(at) | Timer::Kill(at) | Timer::GiveUp(at) => Some(at),
         };
-        let later = self.later.iter().map(|(at, _)| *at).min();
+        let asked = self.asked.iter().map(|asked| asked.until).min();
         let tree = self.tree.due().filter(|_| !self.all_gone);
-        [self.sampler.due(), tree, timer, later].into_iter().flatten().fold(now + HEARTBEAT, Instant::min)
+        [self.sampler.due(), tree, timer, asked].into_iter().flatten().fold(now + HEARTBEAT, Instant::min)
     }
 
     /// Takes readings outside the loop.

@@ -72,7 +72,7 @@ impl Blocking {
             match self.messages.recv() {
                 Ok(Message::Look(result)) => return result,
                 Ok(Message::Events(events)) => self.events.extend(events),
-                Ok(Message::Opened(_)) => {}
+                Ok(Message::Opened(_) | Message::Heard(_)) => {}
                 Err(_) => return Err(broken()),
             }
         }

@@ -89,6 +89,17 @@ impl Client {
         let _ = self.events.send(Event::Afresh);
     }
 
+    /// Asks whether a signal that this process sent to us (0: one outside of our PID namespace) has reached our whole
+    /// process group. [`Message::Heard`] follows, unless there is no nursery.
+    pub fn ask_whether_the_group_heard(&self, signal: i32, sender: u32) {
+        let _ = self.events.send(Event::AskWitness(Some((signal, sender))));
+    }
+
+    /// Nothing is asked any more: nothing of ours is in our process group from here on.
+    pub fn leave_the_group(&self) {
+        let _ = self.events.send(Event::AskWitness(None));
+    }
+
     /// The helper and its nursery as the `/proc` shows them that is read, so that they are never taken for holders or for the command's processes. Complete
     /// once [`Message::Opened`] was delivered; replaced helpers stay in it.
     pub fn tool_processes(&self) -> Vec<ProcId> {
@@ -255,6 +266,8 @@ impl<D: Fn(Message)> Driver<D> {
                     self.phase = Phase::Down;
                 }
             }
+            Event::AskWitness(what) => self.link.ask_witness(what),
+            Event::Heard(heard) => (self.deliver)(Message::Heard(heard)),
             Event::Said(Answer { say: Say::Events(events), .. }) => (self.deliver)(Message::Events(events)),
             Event::Said(Answer { id, say }) => self.hear(id, say),
             Event::Born(number, pid) if number == self.number => self.link.pid = Some(pid),

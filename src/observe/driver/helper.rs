@@ -40,6 +40,7 @@ pub fn inner_command(args: impl IntoIterator<Item = OsString>) -> Option<i32> {
     let done = match role.as_ref().and_then(|r| r.to_str()) {
         None => {
             detach("gpuresid-nvml");
+            let _ = rustix::process::setsid();
             serve()
         }
         Some(START_NURSERY) => nursery::start(),
@@ -53,11 +54,10 @@ pub fn inner_command(args: impl IntoIterator<Item = OsString>) -> Option<i32> {
     Some(i32::from(done.is_err()))
 }
 
-/// Lets go of everything that the starter gave us.
+/// Lets go of everything that the starter gave us, but of its process group.
 fn detach(name: &str) {
     raw::close_inherited_files();
     // Each step alone is worth having, and none of them is worth not starting for.
-    let _ = rustix::process::setsid();
     let _ = std::env::set_current_dir("/");
     // We end at the end of stdin and not before: the report that the signal asks for needs us. Whoever signals all
     // processes of a job or a service means us too.

@@ -2,7 +2,7 @@
 //! and reports; what that means is [`super::client`]'s business.
 
 use super::{
-    Extras, Failure, Placement,
+    Extras, Failure, Heard, Placement,
     helper::START_NURSERY,
     keeper::{Kept, inner, pump},
     numbers,
@@ -41,6 +41,8 @@ pub(super) enum Event {
     Request(Wanted),
     /// The owner wants another try.
     Afresh,
+    /// The owner wants to know of a signal and its sender; `None`: of no further one.
+    AskWitness(Option<(i32, u32)>),
     /// The owner is gone.
     Stop,
     /// The helper answered, or told events.
@@ -49,6 +51,8 @@ pub(super) enum Event {
     Born(u64, u32),
     /// The helper with this number is gone; how.
     Gone(u64, String),
+    /// What the witness says.
+    Heard(Heard),
     /// The nursery is gone, and with it every further helper.
     NurseryGone,
 }
@@ -186,6 +190,15 @@ impl Link {
         }
     }
 
+    /// Asks the nursery whether it has had this signal of this sender too; `None`: lets it leave our process group.
+    pub(super) fn ask_witness(&self, what: Option<(i32, u32)>) {
+        if let At::Nursery { socket, .. } = &self.at {
+            let order = what.map_or_else(|| "apart".into(), |(signal, sender)| format!("heard {signal} {sender}"));
+            // A nursery that is gone is reported by the thread that reads from it.
+            let _ = say(socket, &order);
+        }
+    }
+
     /// Leaves the helper behind: nothing that it still says comes through. It is killed, as far as that works.
     pub(super) fn abandon(&mut self) {
         self.ears.expected.store(0, Ordering::SeqCst);
@@ -243,6 +256,13 @@ fn report(text: &str, events: &Sender<Event>, tools: &Tools) {
     let (what, number) = (words.next(), words.next().and_then(|n| n.parse::<u64>().ok()));
     match (what, number, words.next()) {
         (Some("nursery"), Some(pid), None) => tools.add(u32::try_from(pid).unwrap_or(0)),
+        (Some("heard"), Some(signal), Some(rest)) => {
+            if let Some((sender, answer)) = rest.split_once(' ')
+                && let (Ok(signal), Ok(sender)) = (i32::try_from(signal), sender.parse())
+            {
+                let _ = events.send(Event::Heard(Heard { signal, sender, by_all: answer == "yes" }));
+            }
+        }
         (Some("born"), Some(number), Some(pid)) => {
             if let Ok(pid) = pid.parse() {
                 tools.add(pid);

@@ -24,6 +24,7 @@ mod settings;
 pub mod simulated;
 mod slot;
 mod socket;
+mod witness;
 
 pub use crate::model::{Failure, FailureKind};
 pub use blocking::Blocking;
@@ -120,6 +121,19 @@ pub enum Message {
     Look(Result<Look, Failure>),
     /// Xid events, `at_ms` 0.
     Events(Vec<DeviceEvent>),
+    /// At most one for each [`Client::ask_whether_the_group_heard`].
+    Heard(Heard),
+}
+
+/// Whether a signal that we got has reached all of our process group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heard {
+    /// Its number.
+    pub signal: i32,
+    /// The PID that sent it; 0: a process outside of our PID namespace.
+    pub sender: u32,
+    /// It has.
+    pub by_all: bool,
 }
 
 /// Somebody who answers for devices. Lives in the helper process and may block there.

@@ -5,11 +5,16 @@
 //! It is not in the way of the looks: client and helper talk through pipes that the client makes and hands over. On a
 //! socket of its own the nursery hears `start N` with the helper's ends of the pipes, and `kill N`; it says
 //! `nursery PID`, `born N PID` and `gone N how`. It ends when the socket does.
+//!
+//! While the command runs it stays in the process group of the check, and is its [witness](super::witness): asked
+//! `heard SIGNAL PID`, it says `heard SIGNAL PID yes` if that one's signal has reached the group, or `no`. After `apart`
+//! it leaves the group.
 
 use super::{
     helper::NURSERY,
     keeper::{OWN_BINARY, how_it_ended, inner, kill, reap_within},
     socket::{hear, say},
+    witness::Witness,
 };
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use std::{
@@ -39,21 +44,38 @@ pub(super) fn serve() -> io::Result<()> {
     say(&socket, &format!("nursery {}", std::process::id()))?;
     let (tell_gone, gone) = mpsc::channel();
     let mut wards: BTreeMap<String, Arc<Mutex<Child>>> = BTreeMap::new();
+    let mut witness: Option<Witness> = None;
     while let Some((order, pipes)) = hear(&socket)? {
         for number in gone.try_iter() {
             wards.remove(&number);
         }
         match order.split_once(' ') {
-            Some(("start", number)) => match start_helper(number, pipes, tell_gone.clone()) {
-                Ok(ward) => {
-                    wards.insert(number.into(), ward);
+            Some(("start", number)) => {
+                match start_helper(number, pipes, tell_gone.clone()) {
+                    Ok(ward) => {
+                        wards.insert(number.into(), ward);
+                    }
+                    Err(e) => say(&socket, &format!("gone {number} could not be started: {e}"))?,
                 }
-                Err(e) => say(&socket, &format!("gone {number} could not be started: {e}"))?,
-            },
+                // Not before the first helper, whose start is part of every check's time.
+                if witness.is_none() {
+                    witness = Witness::start().ok();
+                }
+            }
+            Some(("heard", what)) => {
+                // Who has no witness is not answered, and decides alone.
+                if let Some((witness, (signal, sender))) = witness.as_ref().zip(numbers(what)) {
+                    let answer = if witness.heard(signal, sender) { "yes" } else { "no" };
+                    say(&socket, &format!("heard {signal} {sender} {answer}"))?;
+                }
+            }
             Some(("kill", number)) => {
                 if let Some(ward) = wards.get(number) {
                     kill(ward);
                 }
+            }
+            None if order == "apart" => {
+                let _ = rustix::process::setsid();
             }
             _ => {}
         }
@@ -72,6 +94,12 @@ pub(super) fn serve() -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// A signal and its sender.
+fn numbers(what: &str) -> Option<(i32, u32)> {
+    let (signal, sender) = what.split_once(' ')?;
+    Some((signal.parse().ok()?, sender.parse().ok()?))
 }
 
 fn start_helper(number: &str, pipes: Vec<OwnedFd>, tell_gone: mpsc::Sender<String>) -> io::Result<Arc<Mutex<Child>>> {
