@@ -30,7 +30,7 @@ pub(crate) fn of_run(
     steps.extend(trouble::steps(&scene.snapshot.devices));
     reclaim::of_report(scene, &mine, &mut steps);
     steps.extend(see_more(scene, verdict == Verdict::Inconclusive));
-    steps.extend(either_s(&mine));
+    steps.extend(either_s(verdict, &mine));
     if steps.is_empty() {
         steps.push(step(
             Some("gpuresid".into()),
@@ -74,10 +74,10 @@ pub(super) fn step(command: Option<String>, why: impl Into<String>, disturbs: im
 }
 
 /// New processes that may be the command's or somebody else's: nobody is to be ended on a guess.
-fn either_s(holders: &[&Holder]) -> Option<Advice> {
+fn either_s(verdict: Verdict, holders: &[&Holder]) -> Option<Advice> {
     let unknown: Vec<_> = holders.iter().filter(|h| h.lineage == Lineage::Unknown).map(|h| h.pid.to_string()).collect();
     let pids = unknown.join(", ");
-    (!unknown.is_empty()).then(|| {
+    (verdict == Verdict::Inconclusive && !unknown.is_empty()).then(|| {
         step(
             Some("gpuresid".into()),
             format!(
