@@ -34,6 +34,12 @@ pub(super) fn run(global: &Global, args: &GenArgs) -> anyhow::Result<Ending> {
             "leave out -o to print, or name a directory; for one of that name write -o ./-",
         ));
     }
+    if !recipe.for_root && (args.act || args.idle.is_some()) {
+        return Err(hinted(
+            format!("--act and --idle say what a timer may end by itself, and {} is none", recipe.name),
+            "leave them out: a job's own hook ends what is left of that job",
+        ));
+    }
     let objection = if recipe.for_root {
         trust::objection(&binary).context("cannot see who may write this program")?
     } else {

@@ -1,5 +1,6 @@
 //! Ready files for the systems around: `gpuresid gen NAME`. A table of names; each makes one or more files.
 
+mod hooks;
 mod systemd;
 pub mod trust;
 
@@ -42,13 +43,29 @@ pub struct Wanted<'a> {
 }
 
 /// All of them.
-pub const RECIPES: [Recipe; 1] = [Recipe {
-    name: "systemd-timer",
-    about: "a service and a timer that show every five minutes, and with --act give back, what is left of runs that may be ended",
-    use_it: systemd::use_it,
-    files: systemd::files,
-    for_root: true,
-}];
+pub const RECIPES: [Recipe; 3] = [
+    Recipe {
+        name: "systemd-timer",
+        about: "a service and a timer that show every five minutes, and with --act give back, what is left of runs that may be ended",
+        use_it: systemd::use_it,
+        files: systemd::files,
+        for_root: true,
+    },
+    Recipe {
+        name: "github-hook",
+        about: "a job-completed hook for self-hosted GitHub Actions runners that gives back what a job has left",
+        use_it: hooks::use_github,
+        files: hooks::github,
+        for_root: false,
+    },
+    Recipe {
+        name: "gitlab-hook",
+        about: "an after_script for GitLab's shell executor that gives back what a job has left",
+        use_it: hooks::use_gitlab,
+        files: hooks::gitlab,
+        for_root: false,
+    },
+];
 
 /// The recipe with this name.
 pub fn recipe(name: &str) -> Option<&'static Recipe> {
