@@ -101,6 +101,21 @@ fn the_plan_ends_with_the_line_that_carries_it_out() {
     let end = rig.start_of(&["sh".into(), "-c".into(), line.into()]).wait();
     assert!(end.expect_code(0).stdout.starts_with("reclaim: done: 1542 MiB came back"), "{}", end.stdout);
     assert!(!running.is_running());
+    // By its name if a shell finds it, else by its path; also in advice.
+    let named = format!("gpuresid --nvml-lib {} --dev ", rig.library().display());
+    assert!(line.starts_with(&named), "{line}");
+    let plan_of = |pid: &str| {
+        let mut command = rig.gpuresid(["reclaim", "--pid", pid]);
+        command.env("PATH", "/usr/bin:/bin");
+        rig.launch(command).wait()
+    };
+    let _third = rig.start("alloc 0 1GiB ready third hold");
+    let plan = plan_of(&rig.wait_for("third").to_string());
+    let line = plan.expect_code(0).stdout.lines().last().unwrap().trim().to_owned();
+    assert!(line.starts_with(&format!("{} --nvml-lib ", env!("CARGO_BIN_EXE_gpuresid"))), "{line}");
+    let refused = plan_of("1");
+    let hint = format!("see who holds memory: {}\n", env!("CARGO_BIN_EXE_gpuresid"));
+    assert!(refused.stderr.contains(&hint), "{}", refused.stderr);
     // A name in it may be one that is to be hidden.
     let _other = rig.start("alloc 0 1GiB ready other hold");
     let plan = rig.run(&format!("reclaim --pid {} --redact", rig.wait_for("other")));
@@ -508,11 +523,61 @@ fn who_may_start_it_again_is_named_before_and_looked_for_afterwards() {
     wait_until("the new worker", || rig.used(0) > 1024 * MIB);
     assert_eq!(step(&report, worker)["restarter"]["pid"], nanny.pid());
     assert!(end.stderr.contains("may start it again"), "{}", end.stderr);
+    assert_eq!(report["started_again"], serde_json::json!([rig.wait_for("worker")]), "{report:#}");
     let advice = report["advice"][0].clone();
     assert!(advice["why"].as_str().unwrap().contains("has started it again, as PID"), "{advice}");
     let command = advice["command"].as_str().unwrap().strip_prefix("gpuresid ").unwrap();
     all_back(&rig, &rig.run(&format!("{command} --yes --json")));
     assert!(!nanny.is_running());
+}
+
+#[test]
+fn what_was_taken_again_did_come_back() {
+    let rig = Rig::new();
+    let _nanny = rig.start("nanny 1 { alloc 0 1GiB ready worker hold }");
+    let worker = rig.wait_for("worker");
+    let end = rig.run(&format!("reclaim --pid {worker} --yes"));
+    let head = end.expect_code(121).stdout.lines().next().unwrap().to_owned();
+    let new = rig.wait_for("worker");
+    assert_eq!(head, format!("reclaim: started again: 1542 MiB came back; PID {new} was started in its place"));
+    // One that stays is another matter.
+    let _firm = rig.start("ignore TERM alloc 0 1GiB ready firm hold");
+    let end = rig.run(&format!("reclaim --pid {} --grace 100ms --yes", rig.wait_for("firm")));
+    assert!(end.expect_code(121).stdout.starts_with("reclaim: not all came back: 0 B came back\n"), "{}", end.stdout);
+}
+
+#[test]
+fn an_amount_that_is_not_known_is_not_0() {
+    let plan = |rig: &Rig, pid: u32| rig.run(&format!("reclaim --pid {pid}")).expect_code(0).stdout.clone();
+    // Its handle keeps memory that is on no list.
+    let rig = Rig::new();
+    rig.start("alloc 0 1GiB export-handle 0 2GiB sleep 0.2").wait();
+    let keeper = rig.run("status --json").json()["holders"][0]["pid"].as_u64().unwrap();
+    let text = plan(&rig, u32::try_from(keeper).unwrap());
+    for words in [
+        "reclaim: plan to end 1 process, which may give back up to 2051 MiB\n",
+        "gives back: not known yet; up to 2051 MiB on GPU 0, which no process list names\n",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    // It has the GPU open, and there is nothing that it could keep.
+    let rig = Rig::new();
+    let _open = rig.start("open nvidiactl 2 open nvidia0 2 ready up hold");
+    let text = plan(&rig, rig.wait_for("up"));
+    for words in [
+        "reclaim: plan to end 1 process; how much it gives back is not known yet\n",
+        "gives back: not known yet: the driver lists no memory for it\n",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    // Beside one whose memory is known.
+    let _known = rig.start("alloc 0 1GiB ready known hold");
+    let (open, known) = (rig.wait_for("up"), rig.wait_for("known"));
+    let end = rig.run(&format!("reclaim --pid {open} --pid {known}"));
+    let words = "reclaim: plan to end 2 processes, which should give back 1542 MiB or more\n";
+    assert!(end.stdout.starts_with(words), "{}", end.stdout);
+    let plan = rig.run(&format!("reclaim --pid {open} --pid {known} --json")).json();
+    assert_eq!(plan["devices"][0]["expected_bytes"], Value::Null);
 }
 
 #[test]
@@ -928,9 +993,13 @@ fn who_sees_too_little_does_nothing() {
     let left = rig.wait_for("left");
     rig.lose_gpu(1);
     let end = rig.run("reclaim --orphans --yes --json");
-    end.expect_code(122);
-    assert!(end.json()["steps"].as_array().unwrap().is_empty());
+    let report = end.expect_code(122).json();
+    assert!(report["steps"].as_array().unwrap().is_empty());
     assert!(alive(left));
+    // The next step is the same without that GPU.
+    let advice = report["advice"].as_array().unwrap().last().unwrap();
+    let next = advice["command"].as_str().unwrap();
+    assert!(next.starts_with("gpuresid -i 0 ") && next.ends_with(" reclaim --orphans --yes --json"), "{advice}");
     // On the one that can be seen it acts.
     rig.run("reclaim --orphans --yes -i 0").expect_code(0);
     assert!(!alive(left));
@@ -945,11 +1014,14 @@ fn exactly_one_kind_of_target_is_named() {
         rig.run(arguments).expect_code(125);
     }
     // It narrows what is found, not what is named.
-    for named in ["--pid 7", "--report x.json", "--job 7"] {
-        let end = rig.run(&format!("reclaim {named} --older-than 5m"));
-        let said = end.stderr.lines().next().unwrap_or_default();
-        assert!(said.contains("'--older-than <DUR>'") && said.contains("cannot be used with"), "{named}: {said}");
-        end.expect_code(125);
+    let named = ["--pid 7", "--report x.json", "--job 7", "--ci", "--unattended"];
+    let idle = ["--pid 7", "--report x.json", "--job 7", "--ci", "--orphans"];
+    for (option, others) in [("--older-than", named), ("--idle", idle)] {
+        for named in others {
+            let end = rig.run(&format!("reclaim {named} {option} 5m"));
+            let said = end.expect_code(125).stderr.lines().next().unwrap_or_default();
+            assert!(said.contains(option) && said.contains("cannot be used with"), "{named} {option}: {said}");
+        }
     }
 }
 

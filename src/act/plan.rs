@@ -336,11 +336,13 @@ fn disturbs(world: &World<'_>, process: &Process, role: Role) -> String {
 
 fn devices(world: &World<'_>, steps: &[Step]) -> Vec<ReclaimDevice> {
     let expected = |uuid: &Uuid| -> Option<Bytes> {
-        let held: Vec<_> = steps.iter().flat_map(|s| &s.shown.gives_back).filter(|h| h.uuid == *uuid).collect();
-        let unknown = steps.iter().any(|s| s.shown.role == Role::Holder && s.shown.gives_back.is_empty());
+        let mut unknown = steps.iter().map(|s| &s.shown).filter(|s| s.gives_an_unknown_amount());
+        if unknown.any(|s| s.gives_back.is_empty() || s.gives_back.iter().any(|h| h.uuid == *uuid)) {
+            return None;
+        }
         // A device that a process merely has open is not said to come back.
-        let known: Bytes = held.iter().filter_map(|h| h.held_bytes).sum();
-        if unknown && known == Bytes::ZERO { None } else { Some(known) }
+        let held = steps.iter().flat_map(|s| &s.shown.gives_back).filter(|h| h.uuid == *uuid);
+        Some(held.filter_map(|h| h.held_bytes).sum())
     };
     let whole = world.snapshot.devices.iter().filter(|d| !d.identity.mig_parent);
     whole

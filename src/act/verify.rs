@@ -30,6 +30,8 @@ pub struct Verified {
     pub awaited: bool,
     /// A device could not be read.
     pub blind: bool,
+    /// Who was started in the place of those that were ended.
+    pub started_again: Vec<u32>,
     /// Nobody has been started again yet, and somebody lives who may do it.
     pub may_be_started_again: bool,
     /// What to do next.
@@ -91,6 +93,7 @@ pub fn verify(plan: &mut Plan, before: Looked<'_>, after: Looked<'_>, reader: &P
     let lives = |s: &ReclaimStep| matches!(s.outcome, Some(StepOutcome::Lives));
     let refused = |s: &ReclaimStep| matches!(s.outcome, Some(StepOutcome::Refused)) && s.role == Role::Holder;
     verified.remains |= plan.steps.iter().any(|s| lives(&s.shown) || refused(&s.shown)) || !again.is_empty();
+    verified.started_again = again.iter().map(|(new, _)| new.pid).collect();
     verified.may_be_started_again = again.is_empty() && again::is_to_be_watched(plan, reader);
     advise(plan, after, &again, &related, &mut verified);
     verified

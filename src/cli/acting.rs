@@ -53,10 +53,10 @@ pub struct ReclaimArgs {
     pub unattended: bool,
     /// With --unattended, the site's policy: end also what has been idle for so long (its launcher gone, no terminal, no CPU
     /// time and no work on its GPU between the looks)
-    #[arg(long, value_name = "DUR", value_parser = values::time, requires = "unattended")]
+    #[arg(long, value_name = "DUR", value_parser = values::time, conflicts_with_all = ["report", "pid", "orphans", "job", "ci"])]
     pub idle: Option<Duration>,
     /// With --orphans: only processes that were started at least this long ago
-    #[arg(long, value_name = "DUR", value_parser = values::time, conflicts_with_all = ["report", "pid", "job"])]
+    #[arg(long, value_name = "DUR", value_parser = values::time, conflicts_with_all = ["report", "pid", "job", "ci", "unattended"])]
     pub older_than: Option<Duration>,
     /// Carry the plan out; without it nothing is ended
     #[arg(long)]

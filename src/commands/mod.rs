@@ -88,7 +88,7 @@ fn selection(global: &Global) -> Selection {
     Selection { selectors: global.gpu.clone(), from: from.flatten(), visible: global.visible.then(Visible::from_env) }
 }
 
-/// A command line of ours to paste. Whoever came here by sudo needs it again.
+/// A command line of ours to paste, its first word the plain name. Whoever came here by sudo needs it again.
 fn to_paste(words: &[String]) -> Option<String> {
     let line = text::shell_line(words)?;
     let by_sudo = rustix::process::geteuid().is_root() && std::env::var_os("SUDO_UID").is_some();

@@ -20,7 +20,7 @@ use crate::{
     error::hinted,
     exit::{self, Ending},
     judge,
-    model::{Gap, ReclaimReport, Snapshot, StatusReport, schema},
+    model::{Advice, Gap, ReclaimReport, Snapshot, StatusReport, schema},
     observe::{
         proc::ProcReader,
         session::{Session, SessionOptions},
@@ -30,10 +30,11 @@ use crate::{
         table::{self, Asked},
         words,
     },
+    text::{self, program::NAME},
 };
 use std::{
     io::{self, Write},
-    thread,
+    iter, thread,
     time::{Duration, Instant},
 };
 
@@ -65,10 +66,42 @@ pub(super) fn run(global: &Global, args: &ReclaimArgs) -> anyhow::Result<Ending>
 
 /// The command line as it was typed, with `--yes`; `None` where it may not be shown or cannot be pasted.
 fn carry_out(redacted: bool) -> Option<String> {
-    let mut words: Vec<String> =
-        std::env::args_os().map(|word| word.into_string().ok()).collect::<Option<_>>().filter(|_| !redacted)?;
-    words.push("--yes".into());
-    to_paste(&words)
+    let words = iter::once(NAME.to_owned()).chain(typed_words(redacted)?).chain(["--yes".to_owned()]);
+    to_paste(&words.collect::<Vec<_>>())
+}
+
+fn typed_words(redacted: bool) -> Option<Vec<String>> {
+    let words = std::env::args_os().skip(1).map(|word| word.into_string().ok());
+    words.collect::<Option<Vec<_>>>().filter(|_| !redacted)
+}
+
+/// What to do where a GPU cannot be read: the same with those that can.
+fn where_blind(before: &Snapshot, redacted: bool) -> Vec<Advice> {
+    let next = typed_words(redacted).and_then(|words| text::shell_line(&without_gpus(words)));
+    let mut steps = judge::steps_of_trouble(&before.devices, next.as_deref());
+    if steps.is_empty() {
+        steps.push(Advice {
+            command: Some("gpuresid doctor".into()),
+            why: "see what keeps the GPUs, or the processes, from being read".into(),
+            disturbs: "nobody".into(),
+        });
+    }
+    steps
+}
+
+/// The words without a choice of GPUs, in whose place another comes.
+fn without_gpus(words: Vec<String>) -> Vec<String> {
+    let mut kept = Vec::new();
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "-i" | "--gpu" => drop(words.next()),
+            "--visible" => {}
+            other if other.starts_with("-i") || other.starts_with("--gpu=") => {}
+            _ => kept.push(word),
+        }
+    }
+    kept
 }
 
 fn targets(global: &Global, args: &ReclaimArgs, reader: &ProcReader) -> anyhow::Result<Targets> {
@@ -102,6 +135,7 @@ fn act(
     if !blind.is_empty() {
         log("too little could be seen: nothing is done");
         report.gaps.extend(blind);
+        report.advice = where_blind(&before, redacted);
         report.exit_code = exit::INCONCLUSIVE;
         asked.nobody = "too little could be seen, so nothing was done".into();
         if redacted {
@@ -149,6 +183,7 @@ fn act(
             _ => exit::CLEAN,
         };
         report.advice = verified.advice;
+        report.started_again = verified.started_again;
         if verified.blind {
             report.gaps.push(Gap::new("NVML", "what came back could not be read on every GPU"));
         }
@@ -209,6 +244,7 @@ fn report_of(snapshot: &Snapshot, status: &StatusReport) -> ReclaimReport {
         steps: Vec::new(),
         left_alone: Vec::new(),
         devices: Vec::new(),
+        started_again: Vec::new(),
         advice: Vec::new(),
         gaps: status.gaps.clone(),
     }

@@ -27,10 +27,10 @@ pub(crate) fn of_run(
     }
     let mine: Vec<&Holder> = holders.iter().filter(|h| h.lineage != Lineage::Foreign).collect();
     let mut steps = steps(scene, &mine, ghosts);
-    steps.extend(trouble::steps(&scene.snapshot.devices));
+    steps.extend(trouble::steps(&scene.snapshot.devices, None));
     reclaim::of_report(scene, &mine, &mut steps);
     steps.extend(see_more(scene, verdict == Verdict::Inconclusive));
-    steps.extend(either_s(verdict, &mine));
+    steps.extend(either_s(verdict, scene, &mine));
     if steps.is_empty() {
         steps.push(step(
             Some("gpuresid".into()),
@@ -56,7 +56,7 @@ pub(crate) fn of_snapshot(scene: &Scene<'_>, holders: &[Holder], ghosts: &[Ghost
     let all: Vec<&Holder> =
         holders.iter().filter(|h| !matches!(h.cause, Cause::InUse | Cause::Detached | Cause::MpsServer)).collect();
     let mut steps = steps(scene, &all, ghosts);
-    steps.extend(trouble::steps(&scene.snapshot.devices));
+    steps.extend(trouble::steps(&scene.snapshot.devices, None));
     steps.extend(reclaim::of_orphans(scene, holders));
     steps.extend(reclaim::of_detached(scene, holders));
     let unexplained = scene.largest_excess().is_some_and(|(_, b)| b > super::cause::NOTICEABLE);
@@ -74,19 +74,23 @@ pub(super) fn step(command: Option<String>, why: impl Into<String>, disturbs: im
 }
 
 /// New processes that may be the command's or somebody else's: nobody is to be ended on a guess.
-fn either_s(verdict: Verdict, holders: &[&Holder]) -> Option<Advice> {
-    let unknown: Vec<_> = holders.iter().filter(|h| h.lineage == Lineage::Unknown).map(|h| h.pid.to_string()).collect();
-    let pids = unknown.join(", ");
-    (verdict == Verdict::Inconclusive && !unknown.is_empty()).then(|| {
-        step(
-            Some("gpuresid".into()),
-            format!(
-                "see what PID {pids} is: it came while the command ran, and may be the command's or somebody else's. If \
-                 new processes do the command's work (docker, srun, kubectl), check with `--scope new`"
-            ),
-            "nobody",
+fn either_s(verdict: Verdict, scene: &Scene<'_>, holders: &[&Holder]) -> Option<Advice> {
+    let unknown: Vec<u32> = holders.iter().filter(|h| h.lineage == Lineage::Unknown).map(|h| h.pid).collect();
+    let (are, they, belong) = if unknown.len() == 1 { ("is", "it", "belongs") } else { ("are", "they", "belong") };
+    let who = format!("see what PID {} {are}", text::ranges(&unknown).join(", "));
+    let compared = scene.run.is_some_and(|run| run.launch.command.is_none());
+    let why = if compared {
+        format!(
+            "{who}: {they} started after the first snapshot, and nothing shows whether {they} {belong} to what it marked. \
+             To charge every new process, compare with `--scope new`"
         )
-    })
+    } else {
+        format!(
+            "{who}: {they} started while the command ran, and may be the command's or somebody else's. If new processes do \
+             the command's work (docker, srun, kubectl), check with `--scope new`"
+        )
+    };
+    (verdict == Verdict::Inconclusive && !unknown.is_empty()).then(|| step(Some("gpuresid".into()), why, "nobody"))
 }
 
 /// Whom a signal to this holder disturbs, in words.

@@ -49,6 +49,7 @@ pub(crate) use place::place as place_of;
 pub(crate) use reclaim::sign_of_end;
 use run::Run;
 use scene::Scene;
+pub(crate) use trouble::steps as steps_of_trouble;
 
 /// Says what did not come back, who holds it, why, and what to do.
 pub fn judge(observation: &Observation) -> Report {

@@ -3,16 +3,18 @@
 
 use crate::model::{Advice, Device, DeviceIdentity, Trouble};
 
-/// The steps for the devices of a look, and how to go on without them.
-pub(super) fn steps(devices: &[Device]) -> Vec<Advice> {
+/// The steps for the devices of a look, and how to go on without them: with the command of ours that is `next`, or with
+/// any.
+pub(crate) fn steps(devices: &[Device], next: Option<&str>) -> Vec<Advice> {
     let whole = || devices.iter().filter(|d| d.identity.mig.is_none());
     let ill: Vec<_> = whole().filter_map(|d| Some((&d.identity, d.look.trouble()?.1))).collect();
     let well: Vec<_> = whole().filter(|d| d.look.trouble().is_none()).map(|d| d.identity.index.to_string()).collect();
     let mut steps: Vec<_> = ill.iter().map(|(device, trouble)| step(device, *trouble)).collect();
     if !ill.is_empty() && !well.is_empty() {
         let (all, without) = (well.join(","), if ill.len() == 1 { "it" } else { "them" });
+        let next = next.map(|next| format!(" {next}")).unwrap_or_default();
         steps.push(Advice {
-            command: Some(format!("gpuresid -i {all}")),
+            command: Some(format!("gpuresid -i {all}{next}")),
             why: format!("go on without {without}: every command leaves {without} out with `-i {all}`"),
             disturbs: "nobody".into(),
         });

@@ -63,6 +63,13 @@ pub struct ReclaimStep {
     pub outcome_why: Option<String>,
 }
 
+impl ReclaimStep {
+    /// It holds memory, and how much is known on no device.
+    pub fn gives_an_unknown_amount(&self) -> bool {
+        self.role == Role::Holder && self.gives_back.iter().all(|held| held.held_bytes.is_none())
+    }
+}
+
 /// A living parent that may start a process again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restarter {
@@ -108,7 +115,7 @@ pub struct ReclaimDevice {
     /// Present for a MIG instance: which part of which GPU it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<super::MigIdentity>,
-    /// What the plan should give back; `None`: a holder's memory is not known.
+    /// What the plan should give back; `None`: it is not known of each of its processes how much it has there.
     pub expected_bytes: Option<Bytes>,
     /// Used before.
     pub used_before_bytes: Option<Bytes>,
@@ -150,6 +157,9 @@ pub struct ReclaimReport {
     pub left_alone: Vec<LeftAlone>,
     /// The devices.
     pub devices: Vec<ReclaimDevice>,
+    /// Processes that somebody has started in the place of those that were ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub started_again: Vec<u32>,
     /// What to do next.
     pub advice: Vec<Advice>,
     /// What could not be seen.

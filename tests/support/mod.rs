@@ -271,7 +271,12 @@ impl Rig {
                 command.env_remove(name);
             }
         }
+        // Commands to paste then have the plain name.
+        let directories = binary().parent().map(Path::to_path_buf).into_iter();
+        let others = std::env::var_os("PATH").unwrap_or_default();
+        let path = std::env::join_paths(directories.chain(std::env::split_paths(&others))).unwrap();
         command
+            .env("PATH", path)
             .env("FAKE_NVML_LEDGER", self.ledger.directory())
             .env("FAKE_DEV", self.dev())
             .env_remove("CUDA_VISIBLE_DEVICES")

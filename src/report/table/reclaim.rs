@@ -6,7 +6,8 @@ use super::{
 };
 use crate::{
     model::{
-        Bytes, Cleanup, ReclaimReport, ReclaimStep, Report, Role, StepOutcome, Uuid, gist, said_of_all, step_groups,
+        Bytes, Cause, Cleanup, ReclaimReport, ReclaimStep, Report, Role, StepOutcome, Uuid, gist, said_of_all,
+        step_groups,
     },
     report::{Style, words},
     text,
@@ -38,7 +39,8 @@ pub fn reclaim(report: &ReclaimReport, asked: &Asked, style: &Style, out: &mut d
         page.heading("Left alone")?;
         for left in &report.left_alone {
             let command = left.command.as_ref().map(|c| format!(" ({})", text::shorten(c, 60))).unwrap_or_default();
-            page.paragraph("- ", &format!("PID {}{command}: {}", left.pid, left.why))?;
+            let why = text::program::pasteable(&left.why);
+            page.paragraph("- ", &format!("PID {}{command}: {why}", left.pid))?;
         }
     }
     if report.carried_out && !report.steps.is_empty() {
@@ -62,25 +64,69 @@ fn headline(page: &mut Page<'_>, report: &ReclaimReport, asked: &Asked) -> io::R
     if report.steps.is_empty() {
         return page.paragraph("reclaim: ", &asked.nobody);
     }
-    let expected: Bytes = report.devices.iter().filter_map(|d| d.expected_bytes).sum();
-    let all_known = report.devices.iter().all(|d| d.expected_bytes.is_some());
-    let n = words::count(report.steps.len(), "process", "processes");
     if !report.carried_out {
-        let sentence = match all_known {
-            true => format!("reclaim: plan to end {n}, which should give back {expected}"),
-            false => format!("reclaim: plan to end {n}; how much they give back will show"),
-        };
+        let n = words::count(report.steps.len(), "process", "processes");
+        let sentence = format!("reclaim: plan to end {n}{}", promise(report));
         return page.line(&page.style.bold(&sentence));
     }
     let back: Option<Bytes> = report.devices.iter().map(|d| d.came_back_bytes).sum();
     let back = back.map_or_else(|| "what came back could not be read".into(), |b| format!("{b} came back"));
     let (color, word) = match report.exit_code {
         crate::exit::CLEAN => (AnsiColor::Green, "done"),
-        crate::exit::RESIDUE => (AnsiColor::Red, "not all came back"),
+        crate::exit::RESIDUE => (AnsiColor::Red, what_is_wrong(report)),
         _ => (AnsiColor::Yellow, "could not see enough"),
     };
+    let again = match report.started_again.as_slice() {
+        [] => String::new(),
+        [one] => format!("; PID {one} was started in its place"),
+        many => format!("; PID {} were started in their place", text::ranges(many).join(", ")),
+    };
     let word = page.style.strong(color, word);
-    page.line(&format!("reclaim: {word}: {back}"))
+    page.line(&format!("reclaim: {word}: {back}{again}"))
+}
+
+/// What the plan should give back, to follow whom it ends.
+fn promise(report: &ReclaimReport) -> String {
+    let known: Bytes = report.steps.iter().flat_map(|step| &step.gives_back).filter_map(|held| held.held_bytes).sum();
+    if !report.steps.iter().any(ReclaimStep::gives_an_unknown_amount) {
+        return format!(", which should give back {known}");
+    }
+    if known > Bytes::ZERO {
+        return format!(", which should give back {known} or more");
+    }
+    let all: Vec<&ReclaimStep> = report.steps.iter().collect();
+    let possible: Bytes = may_give_back(&all).iter().map(|(_, bytes)| *bytes).sum();
+    match (possible, report.steps.len()) {
+        (Bytes::ZERO, 1) => "; how much it gives back is not known yet".into(),
+        (Bytes::ZERO, _) => "; how much they give back is not known yet".into(),
+        (possible, _) => format!(", which may give back up to {possible}"),
+    }
+}
+
+/// Why it is not done: memory, a process that lives on, or one that came after.
+fn what_is_wrong(report: &ReclaimReport) -> &'static str {
+    /// Less is what a context costs beside its entry.
+    const JITTER: Bytes = Bytes::mib(16);
+    let remains = report.devices.iter().any(|d| d.remaining_bytes.is_none_or(|bytes| bytes > JITTER));
+    let ended = |step: &ReclaimStep| matches!(step.outcome, Some(StepOutcome::Ended | StepOutcome::GoneBefore));
+    match remains {
+        true => "not all came back",
+        false if !report.steps.iter().all(ended) => "not all ended",
+        false => "started again",
+    }
+}
+
+/// What may be theirs on each device, all or nothing of it: not added up over several.
+fn may_give_back<'a>(group: &[&'a ReclaimStep]) -> Vec<(&'a Uuid, Bytes)> {
+    let mut most: Vec<(&Uuid, Bytes)> = Vec::new();
+    for held in group.iter().flat_map(|step| &step.gives_back) {
+        let Some(bytes) = held.may_hold_bytes else { continue };
+        match most.iter_mut().find(|(uuid, _)| **uuid == held.uuid) {
+            Some((_, known)) => *known = bytes.max(*known),
+            None => most.push((&held.uuid, bytes)),
+        }
+    }
+    most
 }
 
 /// One step, or many that are alike.
@@ -151,7 +197,19 @@ fn memory(page: &Page<'_>, group: &[&ReclaimStep]) -> String {
         }
     }
     let known: Vec<String> = sums.iter().map(|(uuid, bytes)| format!("{bytes} on {}", page.label(uuid))).collect();
-    if known.is_empty() { "not known before".into() } else { words::list(&known) }
+    if !known.is_empty() {
+        return words::list(&known);
+    }
+    let possible: Vec<String> =
+        may_give_back(group).iter().map(|(uuid, bytes)| format!("{bytes} on {}", page.label(uuid))).collect();
+    if !possible.is_empty() {
+        return format!("not known yet; up to {}, which no process list names", words::list(&possible));
+    }
+    let why = match group.first().and_then(|step| step.cause) {
+        Some(Cause::Platform) => "the driver does not tell on this platform",
+        _ => "the driver lists no memory for it",
+    };
+    format!("not known yet: {why}")
 }
 
 fn device_table(page: &mut Page<'_>, report: &ReclaimReport) -> io::Result<()> {
