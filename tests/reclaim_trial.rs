@@ -1,14 +1,15 @@
-//! Rounds of chance: orphans, copies behind ghosts and stopped ones that ought to end, among neighbours and working agents
-//! that must not get a signal. Everything that should come back does, and nobody else is touched.
+//! Rounds of chance: orphans, copies behind ghosts and stopped ones that ought to end, among neighbours, working agents and
+//! lookalikes that must not get a signal, asked for in each way that there is. Everything that should come back does, and
+//! nobody else is touched.
 //!
-//! `TRIAL_ROUNDS` sets how many (200 before a release), `TRIAL_SEED` where to begin: a failure names its seed.
+//! `TRIAL_ROUNDS` sets how many (500 before a release), `TRIAL_SEED` where to begin: a failure names its seed.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test says what broke by breaking")]
 
 mod support;
 
 use rustix::process::Signal;
 use std::fs;
-use support::{Rig, Running, marker_of_an_ended_run, wait_until};
+use support::{Finished, Records, Rig, Running, marker_of_an_ended_run, wait_until};
 
 /// A small generator; what matters is that a seed gives the same round again.
 struct Chance(u64);
@@ -49,9 +50,27 @@ while os.path.exists(os.path.dirname(log)):
     signal.pause()
 ";
 
+/// The way in which `reclaim` is asked.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Way {
+    /// `--orphans`: a person, who ends what seems left over.
+    Orphans,
+    /// `--pid`: a person, who names them.
+    Pids,
+    /// `--ci`: the hook of a job.
+    Ci,
+    /// `--unattended`: a timer, for what leave was given for.
+    Unattended,
+}
+
+/// The job of which we are the hook.
+const JOB: (&str, &str) = ("CI_JOB_ID", "4711");
+
 struct Round {
     rig: Rig,
     chance: Chance,
+    way: Way,
+    records: Option<Records>,
     /// Others: they must live at the end.
     others: Vec<(String, Running)>,
     /// Left overs: they must be gone.
@@ -63,6 +82,18 @@ impl Round {
     fn name(&mut self, kind: &str) -> String {
         self.number += 1;
         format!("{kind}{}", self.number)
+    }
+
+    fn start_with(&mut self, verbs: &str, environment: &[(&str, &str)]) -> Running {
+        let mut command = self.rig.beside(&self.rig.program(verbs));
+        command.envs(environment.iter().copied());
+        self.rig.launch(command)
+    }
+
+    /// Options of a check that records what it leaves.
+    fn recorded(&self, leave: &str) -> String {
+        let records = self.records.as_ref().map(Records::option).unwrap_or_default();
+        format!("--settle 300ms {leave} {records}")
     }
 
     fn start(&mut self, verbs: &str, marker: Option<&str>) -> Running {
@@ -78,7 +109,7 @@ impl Round {
     fn add_other(&mut self) {
         let name = self.name("other");
         let gib = 1 + self.chance.below(4);
-        match self.chance.below(6) {
+        match self.chance.below(if self.way == Way::Orphans { 7 } else { 9 }) {
             0 => {
                 let (log, dev) = (self.rig.path("signals"), self.rig.dev());
                 let mut argv: Vec<std::ffi::OsString> = vec!["python3".into(), "-c".into(), SIGNALS.into(), log.into()];
@@ -110,8 +141,35 @@ impl Round {
                 let running = self.start(&verbs, Some(&marker_of_an_ended_run()));
                 self.others.push((name, running));
             }
-            _ => {
+            5 => {
                 let running = self.start(&format!("rename left alloc 0 {gib}GiB ready {name} hold"), None);
+                self.others.push((name, running));
+            }
+            6 => {
+                // A rank that trains on without its agent.
+                let rank = [("TORCHELASTIC_RUN_ID", "none"), ("RANK", "0"), ("LOCAL_RANK", "0")];
+                let verbs = format!("daemonize-twice {{ alloc 0 {gib}GiB ready {name} hold }} wait-file {name}");
+                let running = self.start_with(&verbs, &rank);
+                self.others.push((name, running));
+            }
+            7 => {
+                // It looks left over to a person, who did not name it, and no leave was given.
+                let options = self.recorded("");
+                let verbs = format!("daemonize-twice {{ alloc 0 {gib}GiB ready {name} hold }} wait-file {name}");
+                let running = self.rig.spawn_check(&options, &verbs);
+                self.others.push((name, running));
+            }
+            _ => {
+                // Of a job whose number begins like ours, of one that opted out, of a run with leave that goes on.
+                let verbs = format!("daemonize-twice {{ alloc 0 {gib}GiB ready {name} hold }} wait-file {name}");
+                let running = match self.chance.below(3) {
+                    0 => self.start_with(&verbs, &[(JOB.0, "47110")]),
+                    1 => self.start_with(&verbs, &[(JOB.0, "")]),
+                    _ => {
+                        let options = self.recorded("--leave");
+                        self.rig.spawn_check(&options, &format!("alloc 0 {gib}GiB ready {name} hold"))
+                    }
+                };
                 self.others.push((name, running));
             }
         }
@@ -130,8 +188,36 @@ impl Round {
             _ => format!("rename left {ignore}alloc 0 {gib}GiB ready {name} hold"),
         };
         let all = format!("daemonize-twice {{ {verbs} }}");
-        self.start(&all, Some(&marker)).wait().expect_code(0);
+        match self.way {
+            Way::Orphans | Way::Pids => {
+                self.start(&all, Some(&marker)).wait().expect_code(0);
+            }
+            Way::Ci => {
+                self.start_with(&all, &[JOB]).wait().expect_code(0);
+            }
+            Way::Unattended => {
+                let options = self.recorded("--leave");
+                self.rig.check(&options, &format!("{all} wait-file {name}")).expect_code(121);
+            }
+        }
         self.left.push(name);
+    }
+
+    /// Asks in the round's way.
+    fn reclaim(&self, left: &[u32]) -> Finished {
+        let named: Vec<String> = left.iter().map(ToString::to_string).collect();
+        let whom = match self.way {
+            Way::Orphans => "--orphans".into(),
+            Way::Pids => format!("--pid {}", named.join(",")),
+            Way::Ci => "--ci".into(),
+            Way::Unattended => {
+                format!("--unattended --all-users {}", self.records.as_ref().map(Records::option).unwrap_or_default())
+            }
+        };
+        let line = format!("reclaim {whom} --grace 300ms --force --yes --json --settle 10s");
+        let mut command = self.rig.gpuresid(line.split_whitespace());
+        command.env_remove("RUNNER_TRACKING_ID").env_remove("JENKINS_NODE_COOKIE").env(JOB.0, JOB.1);
+        self.rig.launch(command).wait()
     }
 }
 
@@ -148,8 +234,14 @@ fn alive(pid: u32) -> bool {
 
 fn play(seed: u64) {
     let rig = Rig::new();
-    let chance = Chance(seed);
-    let mut round = Round { rig, chance, others: vec![], left: vec![], number: 0 };
+    let mut chance = Chance(seed);
+    let ways = [Way::Orphans, Way::Pids, Way::Ci, Way::Unattended];
+    let way = ways[usize::try_from(chance.below(4)).unwrap()];
+    let records = if way == Way::Orphans { None } else { Records::new() };
+    if way == Way::Unattended && records.is_none() {
+        return;
+    }
+    let mut round = Round { rig, chance, way, records, others: vec![], left: vec![], number: 0 };
     for _ in 0..1 + round.chance.below(3) {
         round.add_other();
     }
@@ -161,8 +253,8 @@ fn play(seed: u64) {
     let left: Vec<u32> = round.left.iter().map(|name| round.rig.wait_for(name)).collect();
     // Everything has taken its memory before it is counted; the stopped ones have stopped.
     wait_until("everybody to be listed", || round.rig.used(0) > before + (left.len() as u64) * (1 << 30));
-    let end = round.rig.run("reclaim --orphans --grace 300ms --force --yes --json --settle 10s");
-    let told = format!("TRIAL_SEED={seed}\n{}\n{}", end.stdout, end.stderr);
+    let end = round.reclaim(&left);
+    let told = format!("TRIAL_SEED={seed} {way:?}\n{}\n{}", end.stdout, end.stderr);
     assert_eq!(end.code, Some(0), "{told}");
     for pid in &left {
         assert!(!alive(*pid), "PID {pid} was to end\n{told}");

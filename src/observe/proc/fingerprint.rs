@@ -1,7 +1,11 @@
 //! What an exec, another user or another place changes about a process that keeps its number and its start. Apart, because
 //! it is read for records of runs only.
 
-use super::{ProcReader, facts::stat, handle::PidDir};
+use super::{
+    ProcReader,
+    facts::{live_thread, stat},
+    handle::PidDir,
+};
 use crate::model::{Fingerprint, Process, arguments_of};
 use rustix::{
     fs::{AtFlags, StatxFlags, fstat, fstatfs, makedev, statx},
@@ -16,8 +20,12 @@ impl ProcReader {
     pub fn fingerprint(&self, process: &Process) -> Option<Fingerprint> {
         let dir = PidDir::open(&self.inner.root, process.id.pid).ok()??;
         let pidfd = inode_of_pidfd(process.id.pid);
+        // A main thread that is gone names no program any more; the threads that live do.
+        let below =
+            if process.leader_gone { live_thread(&dir).map(|(thread, _)| format!("task/{thread}/")) } else { None };
         // Never by asking another machine, which may not answer.
-        let program = statx(&dir, "exe", AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS).ok();
+        let program = format!("{}exe", below.unwrap_or_default());
+        let program = statx(&dir, program, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS).ok();
         // As long as this directory answers, the number has not passed to another.
         let stat = stat(&dir).ok()?.filter(|stat| stat.start_ticks == process.id.start_ticks)?;
         Some(Fingerprint {
