@@ -12,13 +12,13 @@ mod support;
 use serde_json::Value;
 use support::Rig;
 
-/// Runs the churn with these options; its report. Whatever is wrong by its own account fails the test.
-fn churn(options: &str) -> Value {
+/// Runs the suite with these options; its report. Whatever is wrong by its own account fails the test.
+fn suite(options: &str) -> Value {
     let rig = Rig::new();
     let suite = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/gpu/run.py");
     let (library, json) = (rig.library(), rig.path("churn.json"));
     let places = [("--simulated", library.as_os_str()), ("--json", json.as_os_str())];
-    let mut argv = vec!["python3".into(), suite.into(), "churn".into()];
+    let mut argv = vec!["env".into(), "ROUNDS=4".into(), "python3".into(), suite.into()];
     argv.extend(["--binary".into(), env!("CARGO_BIN_EXE_gpuresid").into()]);
     argv.extend(places.iter().flat_map(|(option, value)| [(*option).into(), (*value).into()]));
     argv.extend(options.split(' ').map(Into::into));
@@ -38,7 +38,7 @@ fn commands_beside_three_restless_neighbours_are_called_what_they_are() {
         return;
     }
     // Random coincidences may leave a clean command open once in a while.
-    let report = churn("--only 3 --goal 32,9 --lanes 3 --seconds 40 --open 10");
+    let report = suite("churn --only 3 --goal 32,9 --lanes 3 --seconds 40 --open 10");
     assert!(count(&report, "clean", "clean") >= 20, "{:#}", report["rows"]);
     for (kind, verdict) in [("orphan", "residue"), ("copy", "residue"), ("handle", "inconclusive")] {
         assert!(count(&report, kind, verdict) >= 2, "{kind}: {:#}", report["rows"]);
@@ -48,4 +48,14 @@ fn commands_beside_three_restless_neighbours_are_called_what_they_are() {
     for order in ["start", "alloc", "free"] {
         assert!(report["orders"][order].as_u64().unwrap() > 3, "{:#}", report["orders"]);
     }
+}
+
+#[test]
+fn rounds_of_reclaim_end_what_is_left_and_nobody_else() {
+    // The records of `--unattended` are root's.
+    if support::out_of_sight() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let report = suite("--group rounds");
+    assert_eq!(report["scenarios"][0]["result"], "ok", "{report:#}");
 }

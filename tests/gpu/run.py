@@ -34,6 +34,7 @@ import cases_main  # noqa: E402,F401
 import cases_namespaces  # noqa: E402,F401
 import cases_more  # noqa: E402,F401
 import cases_reclaim  # noqa: E402,F401
+import cases_rounds  # noqa: E402,F401
 import cases_torch  # noqa: E402,F401
 import churn  # noqa: E402
 import harness  # noqa: E402
@@ -125,7 +126,7 @@ def main():
     parser.add_argument("--binary", required=True)
     parser.add_argument("what", nargs="?", choices=("scenarios", "churn"), default="scenarios")
     parser.add_argument("--only", help="scenario numbers, or parts of the churn; comma-separated")
-    parser.add_argument("--group", default="main", help="main, more, two, reclaim, torch; comma-separated")
+    parser.add_argument("--group", default="main", help="main, more, two, reclaim, rounds, torch; comma-separated")
     parser.add_argument("--gpus", type=int, help="how many GPUs may be used (default: all)")
     parser.add_argument("--serial", action="store_true", help="no scenarios beside each other")
     parser.add_argument("--seconds", type=float, default=540, help="begin nothing after so many seconds")
