@@ -29,6 +29,7 @@ fn what_cannot_be_measured_is_125_before_the_command() {
         end.expect_code(125);
         assert!(!started.exists() && !rig.path("r.json").exists());
         assert!(end.stderr.starts_with("error:") && end.stderr.contains("hint:"), "{}", end.stderr);
+        assert!(end.stderr.ends_with("\nnote: touch was not started\n"), "{}", end.stderr);
         assert!(end.stderr.to_lowercase().contains(word), "{}", end.stderr);
     }
     let rig = Rig::new();

@@ -101,6 +101,36 @@ fn the_marker_of_a_snapshot_tells_own_from_others() {
 }
 
 #[test]
+fn a_marker_that_nobody_has_is_missed() {
+    let rig = Rig::new();
+    let before = rig.path("before.json").display().to_string();
+    let marker = rig.marking_snapshot(&before);
+    let _other = rig.start("alloc 0 4GiB ready other hold");
+    rig.wait_for("other");
+    let end = rig.run(&format!("diff {before}"));
+    let said = format!(
+        "gpuresid: neither this shell nor any process has the snapshot's marker, so every new process is charged; to charge \
+         only what has it: gpuresid diff --scope run {before}\n"
+    );
+    assert_eq!(end.expect_code(121).stderr, said);
+    // Asked for, nothing is missed; in the marked shell neither; nor where no marker was made.
+    assert_eq!(rig.run(&format!("diff {before} --scope run")).expect_code(122).stderr, "");
+    assert_eq!(rig.run(&format!("diff {before} --scope new")).expect_code(121).stderr, "");
+    let mut shell = rig.gpuresid(["diff", &before]);
+    shell.env("GPURESID_RUN_ID", marker);
+    let marked = rig.launch(shell).wait();
+    assert_eq!(marked.expect_code(122).stderr, "");
+    // No word of a command where there is none.
+    for words in
+        ["belong to new processes that do not show the snapshot's marker", "it started after the earlier snapshot"]
+    {
+        assert!(marked.stdout.contains(words) && !marked.stdout.contains("the command"), "{words}: {}", marked.stdout);
+    }
+    let plain = snapshot(&rig, "plain.json");
+    assert_eq!(rig.run(&format!("diff {plain}")).expect_code(0).stderr, "");
+}
+
+#[test]
 fn a_marked_process_without_a_parent_is_shown_what_its_end_gives_back() {
     let rig = Rig::new();
     let before = rig.path("before.json").display().to_string();
@@ -324,7 +354,7 @@ fn a_process_that_is_older_than_the_snapshot_is_not_new() {
     let report = Judged(rig.run(&format!("diff {before} --json")).expect_code(0).json());
     report.expect("clean").expect_charged(0);
     report.expect_holder(old.pid(), "grown_neighbour", "foreign");
-    assert!(report.why(old.pid()).contains("it started before the first snapshot"), "{:#}", report.0);
+    assert!(report.why(old.pid()).contains("it started before the earlier snapshot was taken"), "{:#}", report.0);
     assert_eq!(report.commands(), [""; 0]);
     assert!(report.finding_text("grown").contains("has 2566 MiB more"), "{:#}", report.0);
 

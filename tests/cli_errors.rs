@@ -117,7 +117,7 @@ fn all_gpus_may_be_called_so_and_a_dash_is_no_file() {
     refused(
         &rig.run("check --report json:/dev/fd/99 -- true"),
         "error: cannot write /dev/fd/99: descriptor 99 is not open here\n\nhint: open it where you start gpuresid: 99>FILE, \
-         or name a file\n",
+         or name a file\nnote: true was not started\n",
     );
 }
 
@@ -231,7 +231,7 @@ fn an_unknown_gpu_is_refused_before_anything_starts() {
     refused(&rig.run("status -i 7"), &format!("error: no GPU is called `7`\n\nhint: {there_are}"));
     let started = rig.path("started");
     let end = run(&rig, &[&"check", &"-i", &"GPU-ffff", &"--", &"touch", &started]);
-    refused(&end, &format!("error: no GPU is called `GPU-ffff`\n\nhint: {there_are}"));
+    refused(&end, &format!("error: no GPU is called `GPU-ffff`\n\nhint: {there_are}note: touch was not started\n"));
     assert!(!started.exists());
     let mut none = rig.gpuresid(["status", "--visible"]);
     none.env("CUDA_VISIBLE_DEVICES", "");
@@ -255,18 +255,22 @@ fn a_report_that_cannot_be_written_starts_nothing() {
         &run(&rig, &[&"check", &"--report", &target, &"--", &"touch", &started]),
         &format!(
             "error: cannot write {shown}/none/r.json: there is no directory {shown}/none\n\nhint: make it first: mkdir -p \
-             {shown}/none\n"
+             {shown}/none\nnote: touch was not started\n"
         ),
     );
     let directory = format!("json:{shown}");
     refused(
         &run(&rig, &[&"check", &"--report", &directory, &"--", &"touch", &started]),
-        &format!("error: cannot write {shown}: it is a directory\n\nhint: name a file in it: {shown}/report.json\n"),
+        &format!(
+            "error: cannot write {shown}: it is a directory\n\nhint: name a file in it: {shown}/report.json\nnote: touch was not started\n"
+        ),
     );
     let twice = format!("{shown}/r.json");
     refused(
         &run(&rig, &[&"check", &"--report", &twice, &"--report", &twice, &"--", &"touch", &started]),
-        &format!("error: two reports go to {shown}/r.json\n\nhint: give each --report a file of its own\n"),
+        &format!(
+            "error: two reports go to {shown}/r.json\n\nhint: give each --report a file of its own\nnote: touch was not started\n"
+        ),
     );
     assert!(!started.exists());
     assert!(rig.calls().is_empty(), "no driver was asked");
@@ -385,16 +389,19 @@ fn a_report_of_an_earlier_run_is_called_so_when_there_is_no_new_one() {
     let report = rig.path("c.json").display().to_string();
     rig.run(&format!("check --report {report} -- true")).expect_code(0);
     let old = fs::read(&report).unwrap();
-    let note = format!("\nnote: the report at {report} is of an earlier run\n");
-    for arguments in ["-i 7 -- true", "--settle soon -- true", ""] {
+    let note = format!("the report at {report} is of an earlier run\n");
+    let not_started = format!("\nnote: true was not started; {note}");
+    for (arguments, note) in
+        [("-i 7 -- true", &not_started), ("--settle soon -- true", &format!("\nnote: {note}")), ("", &note)]
+    {
         let end = rig.run(&format!("check --report {report} {arguments}"));
         end.expect_code(125);
-        assert!(end.stderr.ends_with(&note), "{arguments}: {}", end.stderr);
+        assert!(end.stderr.ends_with(note), "{arguments}: {}", end.stderr);
     }
     rig.init_answers(9);
     let end = rig.run(&format!("check --report {report} -- true"));
     end.expect_code(125);
-    assert!(end.stderr.contains("hint: ") && end.stderr.ends_with(&note), "{}", end.stderr);
+    assert!(end.stderr.contains("hint: ") && end.stderr.ends_with(&not_started), "{}", end.stderr);
     assert_eq!(fs::read(&report).unwrap(), old, "nothing is lost");
     // Where there is none, nothing is said.
     let end = rig.run(&format!("check --report {report}.json -- true"));

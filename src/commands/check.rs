@@ -22,7 +22,7 @@ use crate::{
     torch::Probe,
 };
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     io::{self, Write},
     path::{Path, PathBuf},
     time::Duration,
@@ -133,8 +133,7 @@ pub(super) fn misplaced(command: &[OsString], typed: &[OsString]) -> Option<Stri
         1 => "goes",
         _ => "go",
     };
-    let name = text::clean(&program.to_string_lossy());
-    let name = name.rsplit('/').next().unwrap_or_default();
+    let name = short_name(program);
     Some(format!("note: {} {go} to {name}; options of gpuresid stand before the command", words::list(&names)))
 }
 
@@ -171,11 +170,23 @@ pub(super) fn options(global: &Global, args: CheckArgs) -> CheckOptions {
 pub fn run(options: &CheckOptions) -> anyhow::Result<Ending> {
     match checked(options) {
         Ok(ending) | Err(Stop::Told(ending)) => Ok(ending),
-        Err(Stop::Cannot(error)) => Err(match earlier_reports(&options.reports) {
-            Some(note) => crate::error::noted(&error, note),
-            None => error,
-        }),
+        Err(Stop::Cannot(error)) => {
+            let notes: Vec<String> =
+                nothing_started(&options.argv).into_iter().chain(earlier_reports(&options.reports)).collect();
+            Err(if notes.is_empty() { error } else { crate::error::noted(&error, notes.join("; ")) })
+        }
     }
+}
+
+/// Whoever waits for the command's work has to know that there is none.
+fn nothing_started(argv: &[OsString]) -> Option<String> {
+    argv.first().map(|program| format!("{} was not started", short_name(program)))
+}
+
+/// How people call a program: its name without the directories.
+fn short_name(program: &OsStr) -> String {
+    let name = text::clean(&program.to_string_lossy());
+    text::shorten(text::file_name(&name), 60)
 }
 
 fn checked(options: &CheckOptions) -> Result<Ending, Stop> {

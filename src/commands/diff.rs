@@ -1,6 +1,6 @@
 //! `diff`: compares two snapshots, or one with now, and judges the difference like a check.
 
-use super::{driver_is_slow, limits, marker, session_options, stdout};
+use super::{driver_is_slow, limits, marker, session_options, stdout, to_paste};
 use crate::{
     cli::{DiffArgs, Global},
     error::hinted,
@@ -9,8 +9,12 @@ use crate::{
     model::{Device, DeviceLook, Launch, Observation, Scope, Snapshot, Trace, schema},
     observe::{marker::snapshot_id, select::Selection, session::Session},
     report::{Style, json, load, redact, table},
+    text,
 };
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    io::{self, Write},
+};
 
 const TAKE_AGAIN: &str = "take both snapshots on the machine in question: gpuresid snapshot -o before.json";
 
@@ -41,7 +45,10 @@ pub(super) fn run(global: &Global, args: &DiffArgs) -> anyhow::Result<Ending> {
     let scope = match args.scope {
         Some(scope) => scope.into(),
         None if marker::is_known(&run_id, &after) => Scope::Run,
-        None => Scope::New,
+        None => {
+            let _ = before.marked.then(|| unmarked(args));
+            Scope::New
+        }
     };
     let mut observation = Observation {
         schema: schema::OBSERVATION.into(),
@@ -61,6 +68,19 @@ pub(super) fn run(global: &Global, args: &DiffArgs) -> anyhow::Result<Ending> {
         false => table::check(&report, &Style::stdout(), out),
     })?;
     Ok(Ending::Code(report.exit_code))
+}
+
+/// The marker was made and nobody has it: said, because the other question is answered then.
+fn unmarked(args: &DiffArgs) {
+    let words = ["gpuresid", "diff", "--scope", "run"].map(str::to_owned).into_iter();
+    let files = [Some(&args.before), args.after.as_ref()].into_iter().flatten().map(|file| file.display().to_string());
+    let ask = to_paste(&words.chain(files).collect::<Vec<_>>()).unwrap_or_else(|| "gpuresid diff --scope run".into());
+    let line = format!(
+        "gpuresid: neither this shell nor any process has the snapshot's marker, so every new process is charged; to charge \
+         only what has it: {ask}"
+    );
+    // The report says what counts all the same.
+    let _ = writeln!(io::stderr(), "{}", text::program::pasteable(&line));
 }
 
 /// A run of which nothing is known but its two ends.

@@ -28,6 +28,7 @@ pub(super) fn run(global: &Global, args: &SnapshotArgs) -> anyhow::Result<Ending
     let file = args.output.as_deref().map(Pending::open).transpose()?;
     let options = SessionOptions { extras: Extras { bar1: args.bar1, utilization: true }, ..session_options(global) };
     let mut snapshot = Session::open(&options, driver_is_slow)?.snapshot()?;
+    snapshot.marked = args.env;
     if global.redact {
         redact::snapshot(&mut snapshot);
     }

@@ -6,6 +6,7 @@ use super::{
     adoption::Parent,
     draft::{Draft, plain},
     ends, kernel, many, programs, reclaim,
+    run::Run,
     scene::Scene,
     trouble,
 };
@@ -78,11 +79,10 @@ fn either_s(verdict: Verdict, scene: &Scene<'_>, holders: &[&Holder]) -> Option<
     let unknown: Vec<u32> = holders.iter().filter(|h| h.lineage == Lineage::Unknown).map(|h| h.pid).collect();
     let (are, they, belong) = if unknown.len() == 1 { ("is", "it", "belongs") } else { ("are", "they", "belong") };
     let who = format!("see what PID {} {are}", text::ranges(&unknown).join(", "));
-    let compared = scene.run.is_some_and(|run| run.launch.command.is_none());
-    let why = if compared {
+    let why = if scene.run.is_some_and(Run::compares) {
         format!(
-            "{who}: {they} started after the first snapshot, and nothing shows whether {they} {belong} to what it marked. \
-             To charge every new process, compare with `--scope new`"
+            "{who}: {they} started after the earlier snapshot, and nothing shows whether {they} {belong} to what it \
+             marked. To charge every new process, compare with `--scope new`"
         )
     } else {
         format!(

@@ -240,7 +240,7 @@ fn because(
     if device.look.memory.is_none() {
         said.push(match device.look.trouble() {
             Some((_, Trouble::Gone)) => "it is not there any more".into(),
-            _ if run.launch.command.is_none() => "its memory could not be read".into(),
+            _ if run.compares() => "its memory could not be read".into(),
             _ => "its memory could not be read after the command".into(),
         });
     } else if interval.high.is_none() {
@@ -250,16 +250,17 @@ fn because(
         said.push("the limit is a percentage and the GPU's total memory is unknown".into());
     }
     if parts.unknown_listed.0 > 0 {
-        said.push(format!(
-            "{} belong to new processes, which may be the command's or somebody else's",
-            parts.unknown_listed
-        ));
+        let whose = match run.compares() {
+            true => "that do not show the snapshot's marker",
+            false => "and may be the command's or somebody else's",
+        };
+        let belong = format!("{} belong to new processes", parts.unknown_listed);
+        said.push(format!("{belong} {whose}"));
     }
     let hidden = parts.hidden_now();
     if hidden.0 > 0 {
-        said.push(format!(
-            "up to {hidden} that no process list names may be held by a process of the command that still has the GPU open"
-        ));
+        let whom = if run.compares() { "a new process that has" } else { "a process of the command that still has" };
+        said.push(format!("up to {hidden} that no process list names may be held by {whom} the GPU open"));
         if device.identity.system_pages() != SystemPages::No {
             said.push(format!("or by nobody's process: {}", unattributed::system_pages(&device.identity)));
         }
@@ -272,10 +273,8 @@ fn because(
         ));
     }
     if parts.unlisted.possible > hidden {
-        said.push(format!(
-            "{} that no process list names may be the command's, kept by another process",
-            parts.unlisted.possible
-        ));
+        let whose = if run.compares() { "may be new" } else { "may be the command's, kept by another process" };
+        said.push(format!("{} that no process list names {whose}", parts.unlisted.possible));
     }
     if parts.own_bytes_unavailable && device.look.entries.is_some() {
         said.push("the driver does not tell how much each process holds".into());

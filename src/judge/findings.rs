@@ -31,12 +31,12 @@ pub(crate) fn of_run(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged], holder
         let theirs = growth.saturating_sub(parts.unlisted.certain);
         if theirs > run.limits.max_unattributed && !mig_parent(scene, uuid) {
             let why = match scene.snapshot.device(uuid).filter(|d| d.identity.system_pages() != SystemPages::No) {
-                Some(d) => format!("It may be nobody's: {}. So", unattributed::system_pages(&d.identity)),
+                Some(d) => format!("It may be nobody's: {}; so", unattributed::system_pages(&d.identity)),
                 None => "Others use this GPU or could not be inspected, so".to_owned(),
             };
+            let to = if run.compares() { "" } else { " to the command" };
             let text = format!(
-                "{growth} more are in use than before and belong to no listed process. {why} it is not charged to \
-                 the command."
+                "{growth} more are in use than before and belong to no listed process. {why} this memory is not charged{to}."
             );
             let finding = finding(FindingKind::Unattributed, Some(uuid), Some(growth), text);
             found.push(explained(scene, uuid, finding));

@@ -41,12 +41,14 @@ fn on(run: &Run<'_>, scene: &Scene<'_>, holders: &[Holder], device: &Device) -> 
     let who = match &takers[..] {
         [] => return None,
         [one] if one.was_there => format!("{}, which was there before, has {} more", name(one), one.took),
-        [one] => format!("{}, which came meanwhile, has {}", name(one), one.took),
+        [one] if run.compares() => format!("{}, which started later, has {}", name(one), one.took),
+        [one] => format!("{}, which started during the run, has {}", name(one), one.took),
         many => several(many),
     };
-    let charged = match run.launch.scope {
-        Scope::Device => "With `--scope device` all growth is charged",
-        Scope::Run | Scope::New => "It is not charged",
+    let charged = match (run.launch.scope, takers.len()) {
+        (Scope::Device, _) => "With `--scope device` all growth is charged",
+        (Scope::Run | Scope::New, 1) => "It is not charged",
+        (Scope::Run | Scope::New, _) => "They are not charged",
     };
     let text = format!("{who}. {charged}.");
     Some(Finding::new(FindingKind::Grown, Some(device.identity.uuid.clone()), Some(sum), text))

@@ -78,7 +78,7 @@ impl Run<'_> {
             Scope::New | Scope::Device if self.was_there(person.id) => {
                 return Attribution::new(
                     Lineage::Foreign,
-                    format!("it started before {}, and uses a GPU since", self.beginning()),
+                    format!("it started before {}, and has used a GPU since", self.beginning()),
                 );
             }
             Scope::New | Scope::Device => {
@@ -93,7 +93,7 @@ impl Run<'_> {
         if self.client {
             return Attribution::new(
                 Lineage::Unknown,
-                "it is new, and the command did not use a GPU itself or works through a client program, so it may be the command's",
+                "it is new, and the command used no GPU itself or works through a client program, so it may be the command's",
             );
         }
         if let Some(uid) = person.uid
@@ -119,7 +119,11 @@ impl Run<'_> {
                 );
             }
         }
-        Attribution::new(Lineage::Unknown, "it is new and does not descend from the command: it may be either's")
+        let why = match self.compares() {
+            true => "it is new, and does not show the snapshot's marker",
+            false => "it is new and does not descend from the command: it may be the command's or somebody else's",
+        };
+        Attribution::new(Lineage::Unknown, why)
     }
 
     /// A process in the chain, below PID 1, that is older than the command and not of its tree.

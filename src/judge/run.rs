@@ -121,9 +121,14 @@ impl<'a> Run<'a> {
         self.before.scanned().iter().find(|p| p.id == id).and_then(|p| p.files.as_ref())
     }
 
+    /// Two snapshots are compared: there is no command to speak of.
+    pub(crate) fn compares(&self) -> bool {
+        self.launch.command.is_none()
+    }
+
     /// What the before-look came before.
     pub(crate) fn beginning(&self) -> &'static str {
-        if self.launch.command.is_some() { "the command started" } else { "the first snapshot" }
+        if self.compares() { "the earlier snapshot was taken" } else { "the command started" }
     }
 
     pub(crate) fn lineage(&self, person: Person<'_>) -> Lineage {

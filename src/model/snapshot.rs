@@ -126,6 +126,9 @@ pub struct Snapshot {
     /// Those that were there too and not selected; `None`: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unselected: Option<Vec<DeviceIdentity>>,
+    /// A marker was printed for what is started after it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub marked: bool,
     /// Processes with NVIDIA files open, listed ones, and (in a check) the command's tree. `None`: `/proc` was not
     /// scanned for this snapshot because nothing was left to explain.
     pub processes: Option<Vec<Process>>,

@@ -70,6 +70,7 @@ pub fn assemble(parts: SnapshotParts<'_>) -> Snapshot {
         observer,
         devices,
         unselected,
+        marked: false,
         processes,
         uninspected,
         gaps,

@@ -48,8 +48,8 @@ pub const fn meaning(cause: Cause) -> &'static str {
             "what started it is gone or is PID 1; that is usual for services, nohup and containers, so nothing may be wrong"
         }
         Cause::ContextOnly => "it has a GPU context and about no memory beside it",
-        Cause::GrownNeighbour => "it is somebody else's and took more memory meanwhile",
-        Cause::NewNeighbour => "it is somebody else's and came meanwhile",
+        Cause::GrownNeighbour => "it is somebody else's and has taken more memory since",
+        Cause::NewNeighbour => "it is somebody else's and has started since",
         Cause::OutOfSight => "the driver lists it, but it cannot be seen from here",
         Cause::Platform => "it uses the GPU, and the driver does not tell how much memory it has on this platform",
         Cause::OpenOnly => "it has a GPU open and is not known to hold memory",

@@ -140,6 +140,7 @@ pub(in crate::judge) fn snapshot(look: DeviceLook, processes: Vec<Process>) -> S
             look,
         }],
         unselected: None,
+        marked: false,
         processes: Some(processes),
         uninspected: Vec::new(),
         gaps: Vec::new(),

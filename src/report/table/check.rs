@@ -348,7 +348,7 @@ fn holders(page: &mut Page<'_>, report: &Report) -> io::Result<()> {
         report.holders.iter().filter(|h| h.lineage == Lineage::Foreign).partition(charged);
     let of = |lineage| report.holders.iter().filter(|h| h.lineage == lineage).collect();
     let groups: [(&str, Vec<&Holder>); 4] = [
-        (if comparison { "New since the first snapshot" } else { "Left by the command" }, of(Lineage::Own)),
+        (if comparison { "New since the earlier snapshot" } else { "Left by the command" }, of(Lineage::Own)),
         (if comparison { "Perhaps new" } else { "Perhaps left by the command" }, of(Lineage::Unknown)),
         ("There before, with more now: charged, because all growth is", grown),
         ("Others on these GPUs, not charged", others),
