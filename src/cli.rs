@@ -85,7 +85,7 @@ impl Cli {
             Some(_) if status != StatusArgs::default() => {
                 return Err(clap::Error::raw(
                     clap::error::ErrorKind::ArgumentConflict,
-                    "--json, --watch, --all, --bar1, --fail-on, --expect and --mine are options of `status` when they stand before the \
+                    "--json, --watch, --verbose, --bar1, --fail-on, --expect and --mine are options of `status` when they stand before the \
                      command; write them after it\n",
                 ));
             }
@@ -234,10 +234,10 @@ pub struct StatusArgs {
         conflicts_with = "fail_on"
     )]
     pub watch: Option<Duration>,
-    /// Also list the processes that have a GPU open without known memory (monitors, ranks with a GPU they do not use),
-    /// and show how busy the GPUs are
-    #[arg(long)]
-    pub all: bool,
+    /// Show all: each process with the evidence for its cause, those that have a GPU open without known memory too
+    /// (monitors, ranks with a GPU they do not use), and how busy the GPUs are
+    #[arg(long, short, visible_alias = "all")]
+    pub verbose: bool,
     /// Read BAR1 memory too, the window through which the CPU and other devices reach GPU memory
     #[arg(long)]
     pub bar1: bool,
@@ -258,7 +258,7 @@ impl StatusArgs {
     fn or(self, after: Self) -> Self {
         Self {
             json: self.json || after.json,
-            all: self.all || after.all,
+            verbose: self.verbose || after.verbose,
             bar1: self.bar1 || after.bar1,
             watch: after.watch.or(self.watch),
             fail_on: [self.fail_on, after.fail_on].concat(),
@@ -376,6 +376,9 @@ pub struct CheckArgs {
     /// Ask PyTorch in the command's Python processes who refers to its tensors, and what is cache and context
     #[arg(long, env = "GPURESID_TORCH", hide_env_values = true, value_parser = values::switch)]
     pub torch: bool,
+    /// Show all: each process with the evidence for its cause, also where all came back
+    #[arg(long, short, conflicts_with = "quiet")]
+    pub verbose: bool,
     /// Print nothing; the exit code and the reports say it
     #[arg(long, short, env = "GPURESID_QUIET", hide_env_values = true, value_parser = values::switch)]
     pub quiet: bool,
@@ -411,6 +414,9 @@ pub struct DiffArgs {
     /// [default: run if somebody has the marker, else new]
     #[arg(long, hide_possible_values = true, env = "GPURESID_SCOPE", hide_env_values = true)]
     pub scope: Option<ScopeArg>,
+    /// Show all: each process with the evidence for its cause, also where nothing is left
+    #[arg(long, short)]
+    pub verbose: bool,
     /// Write JSON
     #[arg(long)]
     pub json: bool,

@@ -292,6 +292,8 @@ fn a_time_limit_that_was_reached_comes_first() {
     let line = "gpuresid: timed out after 2.5 s; residue: 1542 MiB of GPU memory did not come back";
     assert!(end.stderr.starts_with(line), "{}", end.stderr);
     assert!(end.stderr.contains(" (timed out after 2.5 s, ran "), "{}", end.stderr);
+    let last = "\ngpuresid: timed out after 2.5 s, residue, 1542 MiB, 1 process, exit code 124\n";
+    assert!(end.stderr.ends_with(last), "{}", end.stderr);
 }
 
 /// A command that became another user, as by sudo: a signal of ours does not reach it.

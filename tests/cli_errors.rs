@@ -180,7 +180,7 @@ fn nonsense_on_the_command_line() {
         ),
         (
             "--json check -- true",
-            "--json, --watch, --all, --bar1, --fail-on, --expect and --mine are options of `status` when they stand before the \
+            "--json, --watch, --verbose, --bar1, --fail-on, --expect and --mine are options of `status` when they stand before the \
              command; write them after it\n\nhint: more: gpuresid --help, gpuresid COMMAND --help\n",
         ),
     ] {

@@ -95,7 +95,7 @@ fn no_argument_survives_in_a_sentence() {
         let end = rig.launch(rig.check_of(&format!("--settle 1s {reports} {option}"), &argv)).wait();
         end.expect_code(121);
         let texts = [end.stderr.clone(), rig.report("r.json").to_string(), rig.report("o.json").to_string()];
-        for text in texts.iter().chain([&rig.run(&format!("status {option}")).stdout]) {
+        for text in texts.iter().chain([&rig.run(&format!("status -v {option}")).stdout]) {
             assert_eq!(has_word(text, "falcon"), tells, "{option}: {text}");
             assert!(tells || !text.contains("cuda.py"), "{text}");
         }

@@ -218,7 +218,11 @@ fn many_orphans_of_one_launcher_are_one_line_one_step_and_one_plan() {
     assert!(why.contains("gives back (6168 MiB)"), "{why}");
     let text = rig.run("status").stdout;
     assert!(text.contains("\nLook at 4 × python3 "), "{text}");
-    assert_eq!(text.matches("its torchrun agent is gone").count(), 1, "what is the same is said once: {text}");
+    let evidence = "its torchrun agent is gone";
+    assert!(!text.contains(evidence) && text.ends_with(" command lines: gpuresid -v\n"), "{text}");
+    let all = rig.run("status -v").stdout;
+    assert_eq!(all.matches(evidence).count(), 4, "{all}");
+    assert!(all.contains(&format!("\nPID {beside}: in use\n")) && !all.contains("gpuresid -v"), "{all}");
     let plan = rig.run("reclaim --orphans").stdout;
     assert!(plan.contains("plan to end 4 processes") && plan.contains("\n 1. 4 processes of "), "{plan}");
     assert!(plan.contains("gives back: 6168 MiB on GPU 0\n") && !plan.contains("\n 2. "), "{plan}");

@@ -90,7 +90,7 @@ fn check_of(word: &str, typed: &[OsString]) -> Option<String> {
     while let Some(option) = ours.next() {
         match option.split('=').next().unwrap_or_default() {
             // Options of `status`, and what parts ours from the program.
-            "--json" | "--all" | "--bar1" | "--watch" | "--" => {}
+            "--json" | "--verbose" | "-v" | "--all" | "--bar1" | "--watch" | "--" => {}
             "--fail-on" | "--expect" | "--mine" if !option.contains('=') => drop(ours.next()),
             "--fail-on" | "--expect" | "--mine" => {}
             _ => line.push(option),

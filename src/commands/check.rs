@@ -60,6 +60,8 @@ pub struct CheckOptions {
     pub sample: Duration,
     /// Ask PyTorch in the command's processes.
     pub torch: bool,
+    /// Show all.
+    pub verbose: bool,
     /// Print nothing; the exit code and the reports say it.
     pub silent: bool,
     /// Hide arguments, users and host names in everything that is written.
@@ -93,6 +95,7 @@ impl CheckOptions {
             records: None,
             sample: Duration::from_millis(100),
             torch: false,
+            verbose: false,
             silent: false,
             redact: false,
             reports: Vec::new(),
@@ -152,6 +155,7 @@ pub(super) fn options(global: &Global, args: CheckArgs) -> CheckOptions {
         records: Some(global.records.clone()),
         sample: args.sample,
         torch: args.torch,
+        verbose: args.verbose,
         silent: args.quiet,
         redact: global.redact,
         reports: args.report,
@@ -293,8 +297,9 @@ fn report(
     // The files come first: a terminal or a pipe that takes nothing must not cost them.
     let written = write(targets, &report, &observation);
     if !options.silent {
-        say(|out| table::check(&report, &Style::stderr(), out));
-        say(|out| table::cleanup(&report, &Style::stderr(), out));
+        let style = Style::stderr().verbose(options.verbose);
+        say(|out| table::check(&report, &style, out));
+        say(|out| table::cleanup(&report, &style, out));
     }
     match (written, ending) {
         (false, Ending::Code(exit::CLEAN)) => Ending::Code(exit::INCONCLUSIVE),

@@ -65,7 +65,7 @@ pub(super) fn run(global: &Global, args: &DiffArgs) -> anyhow::Result<Ending> {
     }
     stdout::print(|out| match args.json {
         true => json::pretty(&report, out),
-        false => table::check(&report, &Style::stdout(), out),
+        false => table::check(&report, &Style::stdout().verbose(args.verbose), out),
     })?;
     Ok(Ending::Code(report.exit_code))
 }

@@ -35,26 +35,30 @@ const SLOW: Duration = Duration::from_secs(5);
 /// If nothing could be read.
 pub(super) fn run(global: &Global, args: &StatusArgs) -> anyhow::Result<Ending> {
     let options = SessionOptions {
-        extras: Extras { bar1: args.bar1, utilization: args.all || args.watch.is_some() },
+        extras: Extras { bar1: args.bar1, utilization: args.verbose || args.watch.is_some() },
         ..session_options(global)
     };
-    let view = View { all: args.all, redacted: global.redact, rules: rules(args)? };
+    let view = View { verbose: args.verbose, redacted: global.redact, rules: rules(args)? };
     if let Some(every) = args.watch {
         return watch(&options, every, args.json, &view);
     }
-    let report = shown(look(&options, &mut None, &view)?, args.json)?;
+    let report = shown(look(&options, &mut None, &view)?, args.json, &view)?;
     Ok(Ending::Code(if report.broken_rules.is_empty() { exit::CLEAN } else { exit::RESIDUE }))
 }
 
 /// What is made of a look.
 #[derive(Debug, Default)]
 struct View {
-    all: bool,
+    verbose: bool,
     redacted: bool,
     rules: Rules,
 }
 
 impl View {
+    fn style(&self) -> Style {
+        Style::stdout().verbose(self.verbose)
+    }
+
     fn of(&self, snapshot: &Snapshot, mut report: StatusReport) -> StatusReport {
         report.broken_rules = gate::broken(&self.rules, snapshot, &report);
         if self.redacted {
@@ -107,10 +111,10 @@ fn mine(mine: Option<Mine>) -> anyhow::Result<gate::Mine> {
 }
 
 /// Shows the report. That the driver does not answer is an error all the same.
-fn shown(report: StatusReport, as_json: bool) -> anyhow::Result<StatusReport> {
+fn shown(report: StatusReport, as_json: bool, view: &View) -> anyhow::Result<StatusReport> {
     stdout::print(|out| match as_json {
         true => json::pretty(&report, out),
-        false => page(&report, &Style::stdout(), out),
+        false => page(&report, &view.style(), out),
     })?;
     match report.failure {
         Some(failure) => Err(anyhow::Error::new(failure)),
@@ -127,12 +131,12 @@ fn page(report: &StatusReport, style: &Style, out: &mut dyn Write) -> io::Result
     table::broken_rules(report, style, out)
 }
 
-pub(super) fn judged(snapshot: &Snapshot, all: bool, redacted: bool) -> StatusReport {
-    with_driver(snapshot, &View { all, redacted, ..View::default() })
+pub(super) fn judged(snapshot: &Snapshot, redacted: bool) -> StatusReport {
+    with_driver(snapshot, &View { redacted, ..View::default() })
 }
 
 fn with_driver(snapshot: &Snapshot, view: &View) -> StatusReport {
-    view.of(snapshot, if view.all { judge::status_of_all(snapshot) } else { judge::status(snapshot) })
+    view.of(snapshot, if view.verbose { judge::status_of_all(snapshot) } else { judge::status(snapshot) })
 }
 
 fn watch(options: &SessionOptions, every: Duration, as_json: bool, view: &View) -> anyhow::Result<Ending> {
@@ -146,13 +150,13 @@ fn watch(options: &SessionOptions, every: Duration, as_json: bool, view: &View) 
         let report = match looked {
             // What fails at once will not get better; later a driver may be reloaded under us, and come back.
             Err(error) if first => return Err(error),
-            Ok(report) if first && report.failure.is_some() => Ok(shown(report, as_json)?),
+            Ok(report) if first && report.failure.is_some() => Ok(shown(report, as_json, view)?),
             other => other,
         };
         let reader = match (&report, as_json) {
             (Ok(report), true) => stdout::print(|out| json::line(report, out))?,
             (Err(_), true) => Reader::There,
-            (report, false) => stdout::print(|out| frame(report, every, first, out))?,
+            (report, false) => stdout::print(|out| frame(report, every, &view.style(), first, out))?,
         };
         if reader == Reader::Gone {
             return Ok(Ending::Code(exit::CLEAN));
@@ -194,12 +198,17 @@ fn driver_is_slow_for(patience: Duration) {
 }
 
 /// One picture. On a terminal it is drawn over the one before, line by line, so that nothing flickers.
-fn frame(report: &anyhow::Result<StatusReport>, every: Duration, first: bool, out: &mut dyn Write) -> io::Result<()> {
-    let style = Style::stdout();
+fn frame(
+    report: &anyhow::Result<StatusReport>,
+    every: Duration,
+    style: &Style,
+    first: bool,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let mut body = Vec::new();
     match report {
         Ok(report) => {
-            page(report, &style, &mut body)?;
+            page(report, style, &mut body)?;
             if let Some(failure) = &report.failure {
                 let error = anyhow::Error::new(failure.clone());
                 writeln!(body, "{}", crate::error::display_in(&error, style.width))?;

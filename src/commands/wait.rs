@@ -295,7 +295,7 @@ fn timed_out(session: &mut Session, held: &[Held], timeout: Duration, redacted: 
     }
     if let Ok(snapshot) = session.snapshot() {
         let _ = writeln!(err);
-        let _ = table::status(&judged(&snapshot, false, redacted), &Style::stderr(), &mut err);
+        let _ = table::status(&judged(&snapshot, redacted), &Style::stderr(), &mut err);
     }
     Ok(Ending::Code(exit::TIMED_OUT))
 }

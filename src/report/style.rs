@@ -11,6 +11,8 @@ pub struct Style {
     pub width: Option<u16>,
     /// Use ANSI colour.
     pub color: bool,
+    /// Show all, one by one and with the evidence (`-v`).
+    pub verbose: bool,
 }
 
 impl Style {
@@ -18,13 +20,19 @@ impl Style {
     /// [`anstream::ColorChoice::write_global`]; `NO_COLOR`, `CLICOLOR` and `CLICOLOR_FORCE` count as ever.
     pub fn stdout() -> Self {
         let stream = io::stdout();
-        Self { width: width_of(&stream), color: takes_color(&stream) }
+        Self { width: width_of(&stream), color: takes_color(&stream), verbose: false }
+    }
+
+    /// The same that shows all.
+    #[must_use]
+    pub const fn verbose(self, verbose: bool) -> Self {
+        Self { verbose, ..self }
     }
 
     /// The style of standard error, as [`Self::stdout`].
     pub fn stderr() -> Self {
         let stream = io::stderr();
-        Self { width: width_of(&stream), color: takes_color(&stream) }
+        Self { width: width_of(&stream), color: takes_color(&stream), verbose: false }
     }
 
     /// `text` in bold.
@@ -67,7 +75,7 @@ mod tests {
     fn meaning_survives_without_colour() {
         let plain = Style::default();
         assert_eq!(plain.strong(AnsiColor::Red, "residue"), "residue");
-        let colour = Style { width: None, color: true };
+        let colour = Style { color: true, ..plain };
         assert_eq!(colour.bold("x"), "\u{1b}[1mx\u{1b}[0m");
     }
 }

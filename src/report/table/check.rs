@@ -22,9 +22,9 @@ const JITTER: Bytes = Bytes::mib(16);
 /// If the writer fails.
 pub fn check(report: &Report, style: &Style, out: &mut dyn Write) -> io::Result<()> {
     let devices = report.devices.iter().map(|d| (d.uuid.clone(), d.label())).collect();
-    let mut page = Page { style, out, devices };
+    let mut page = Page::new(style, out, devices);
     headline(&mut page, report)?;
-    if report.verdict == Verdict::Clean {
+    if report.verdict == Verdict::Clean && !style.verbose {
         // Nothing is wrong. What was not seen did not matter, or the verdict would be another; it is in the JSON.
         for finding in &report.findings {
             page.finding("  note: ", finding)?;
@@ -56,12 +56,14 @@ pub fn check(report: &Report, style: &Style, out: &mut dyn Write) -> io::Result<
 fn last_line(page: &mut Page<'_>, report: &Report) -> io::Result<()> {
     let sum: Bytes = report.devices.iter().map(|d| d.charged_residue_bytes).sum();
     let own = report.holders.iter().filter(|h| h.lineage == Lineage::Own).count();
-    let mut facts = vec![verdict(report.verdict).to_owned()];
+    let mut facts: Vec<String> = report.command.as_ref().and_then(timed_out).into_iter().collect();
+    facts.push(verdict(report.verdict).to_owned());
     facts.extend((sum > Bytes::ZERO).then(|| sum.to_string()));
     facts.extend((own > 0).then(|| words::count(own, "process", "processes")));
     facts.push(format!("exit code {}", report.exit_code));
     let label = if report.simulated { "gpuresid (simulated GPU)" } else { "gpuresid" };
-    page.line(&format!("\n{label}: {}", facts.join(", ")))
+    let more = if page.more { " (with -v: more)" } else { "" };
+    page.line(&format!("\n{label}: {}{more}", facts.join(", ")))
 }
 
 fn headline(page: &mut Page<'_>, report: &Report) -> io::Result<()> {
@@ -294,7 +296,10 @@ fn command(page: &mut Page<'_>, report: &Report) -> io::Result<()> {
         let end = report.settle_end.map(|end| format!(": {}", words::settle_end(end))).unwrap_or_default();
         facts.push(format!("waited {seconds:.1} s{end}"));
     }
-    let line = format!("{} ({})", text::shorten(&text::clean(&command.argv.shown().join(" ")), 200), facts.join(", "));
+    let all = text::clean(&command.argv.shown().join(" "));
+    let shown = if page.style.verbose { all.clone() } else { text::shorten(&all, 200) };
+    page.more |= shown != all;
+    let line = format!("{shown} ({})", facts.join(", "));
     page.paragraph("  command: ", &line)
 }
 
@@ -356,8 +361,12 @@ fn holders(page: &mut Page<'_>, report: &Report) -> io::Result<()> {
     for (heading, group) in groups.into_iter().filter(|(_, group)| !group.is_empty()) {
         page.heading(heading)?;
         page.holders(&group)?;
-        let explained = |h: &&Holder| h.lineage != Lineage::Foreign || charged(h) || moved(h.cause);
-        page.why(&group.into_iter().filter(explained).collect::<Vec<_>>())?;
+        let all = group.len();
+        let verbose = page.style.verbose;
+        let explained = |h: &&Holder| verbose || h.lineage != Lineage::Foreign || charged(h) || moved(h.cause);
+        let explained: Vec<_> = group.into_iter().filter(explained).collect();
+        page.more |= explained.len() < all;
+        page.why(&explained)?;
     }
     Ok(())
 }

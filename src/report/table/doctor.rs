@@ -26,7 +26,7 @@ const LEVEL: usize = "could not look".len();
 /// # Errors
 /// If the writer fails.
 pub fn doctor(report: &DoctorReport, style: &Style, out: &mut dyn Write) -> io::Result<()> {
-    let mut page = Page { style, out, devices: Vec::new() };
+    let mut page = Page::new(style, out, Vec::new());
     headline(&mut page, report)?;
     for (heading, starts) in PARTS {
         let of_this = |check: &str| check.split('.').next().is_some_and(|first| starts.contains(&heading_of(first)));

@@ -26,7 +26,7 @@ pub fn files(report: &StatusReport, style: &Style, out: &mut dyn Write) -> io::R
     if no_driver && report.holders.is_empty() {
         return Ok(());
     }
-    let mut page = Page { style, out, devices: Vec::new() };
+    let mut page = Page::new(style, out, Vec::new());
     page.paragraph("", "The NVIDIA driver does not answer, so how much memory is in use is not known.")?;
     page.files(&report.holders)?;
     // The first is the driver's, which the error says.

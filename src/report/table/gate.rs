@@ -12,7 +12,7 @@ pub fn broken_rules(report: &StatusReport, style: &Style, out: &mut dyn Write) -
     if report.broken_rules.is_empty() {
         return Ok(());
     }
-    let mut page = Page { style, out, devices: Vec::new() };
+    let mut page = Page::new(style, out, Vec::new());
     // An error has a code of its own.
     let code = if report.failure.is_some() { exit::CANNOT } else { exit::RESIDUE };
     page.heading(&format!("--fail-on (exit code {code})"))?;

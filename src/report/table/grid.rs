@@ -136,7 +136,7 @@ mod tests {
             let mut grid = Grid::new(columns);
             grid.row(["sleeping".into(), "job 104".into(), "python train.py --epochs 3".into()]);
             let mut out = Vec::new();
-            grid.write(&Style { width: Some(width), color: false }, &mut out).unwrap();
+            grid.write(&Style { width: Some(width), ..Style::default() }, &mut out).unwrap();
             String::from_utf8(out).unwrap().lines().last().unwrap().to_owned()
         };
         assert_eq!(shown(39), "sleeping  job 104  python train.py --e…");
@@ -150,7 +150,7 @@ mod tests {
         grid.row(["4711".into(), "python train.py --epochs 3".into(), "sleeping".into()]);
         grid.row(["12".into(), "evil\x1b[2J\nname".into(), String::new()]);
         let mut out = Vec::new();
-        grid.write(&Style { width, color: false }, &mut out).unwrap();
+        grid.write(&Style { width, ..Style::default() }, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -177,7 +177,7 @@ mod tests {
             let mut grid = Grid::new([Column::left("DEVICE"), Column::dispensable("NAME"), Column::right("USED")]);
             grid.row(["GPU 0".into(), "NVIDIA H200".into(), "518 MiB".into()]);
             let mut out = Vec::new();
-            grid.write(&Style { width: Some(width), color: false }, &mut out).unwrap();
+            grid.write(&Style { width: Some(width), ..Style::default() }, &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
         assert_eq!(shown(27), "DEVICE  NAME           USED\nGPU 0   NVIDIA H2…  518 MiB\n");

@@ -17,6 +17,33 @@ pub(super) struct Page<'a> {
     pub(super) out: &'a mut dyn Write,
     /// Each device with its label, in order.
     pub(super) devices: Vec<(Uuid, String)>,
+    /// Something was not shown that `-v` shows.
+    pub(super) more: bool,
+}
+
+impl<'a> Page<'a> {
+    pub(super) fn new(style: &'a Style, out: &'a mut dyn Write, devices: Vec<(Uuid, String)>) -> Self {
+        Self { style, out, devices, more: false }
+    }
+}
+
+impl Page<'_> {
+    /// So many of them are shown.
+    pub(super) fn shown(&mut self, of: usize, most: usize) -> usize {
+        let most = if self.style.verbose { of } else { most.min(of) };
+        self.more |= most < of;
+        most
+    }
+
+    /// Those that are alike together, where not all are asked for.
+    fn gathered<'h>(&mut self, holders: &[&'h Holder]) -> Vec<Vec<&'h Holder>> {
+        if self.style.verbose {
+            return holders.iter().map(|holder| vec![*holder]).collect();
+        }
+        let groups = groups(holders);
+        self.more |= groups.iter().any(|group| group.len() > 1);
+        groups
+    }
 }
 
 impl Page<'_> {
@@ -68,7 +95,7 @@ impl Page<'_> {
         columns.extend(places.then_some(Column::optional("WHERE")));
         columns.push(Column::flexible("COMMAND"));
         let mut grid = Grid::new(columns);
-        for group in groups(holders) {
+        for group in self.gathered(holders) {
             let Some((holder, others)) = group.split_first() else { continue };
             let known = |cell: &Option<String>| cell.clone().unwrap_or_else(|| "?".into());
             if !others.is_empty() {
@@ -149,7 +176,7 @@ impl Page<'_> {
 
     /// What is behind the cause of each holder.
     pub(super) fn why(&mut self, holders: &[&Holder]) -> io::Result<()> {
-        for group in groups(holders) {
+        for group in self.gathered(holders) {
             let Some((holder, others)) = group.split_first() else { continue };
             if others.is_empty() {
                 let inner = holder.inner_pid.map(|pid| format!(", PID {pid} inside its container")).unwrap_or_default();
@@ -246,7 +273,8 @@ impl Page<'_> {
         let sum: Bytes = leftovers.iter().map(|l| l.bytes).sum();
         let files = words::count(leftovers.len(), "file", "files");
         self.heading(&format!("Left in shared memory: {files}, {sum} of main memory"))?;
-        for leftover in leftovers.iter().take(MOST) {
+        let shown = self.shown(leftovers.len(), MOST);
+        for leftover in leftovers.iter().take(shown) {
             let doubt = match leftover.unused {
                 Some(true) => "nobody uses it any more",
                 _ => "nobody that can be inspected uses it; not everybody can be",
@@ -254,9 +282,8 @@ impl Page<'_> {
             self.paragraph("- ", &format!("{}: {}; {doubt}", leftover.path, leftover.bytes))?;
             self.command("  remove it: ", &leftover.remove)?;
         }
-        if leftovers.len() > MOST {
-            let more = format!("{} more stand in the JSON report", leftovers.len() - MOST);
-            self.paragraph("- ", &more)?;
+        if leftovers.len() > shown {
+            self.paragraph("- ", &format!("and {} more", leftovers.len() - shown))?;
         }
         Ok(())
     }

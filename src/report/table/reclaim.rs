@@ -30,7 +30,7 @@ pub struct Asked {
 /// If the writer fails.
 pub fn reclaim(report: &ReclaimReport, asked: &Asked, style: &Style, out: &mut dyn Write) -> io::Result<()> {
     let devices = report.devices.iter().map(|d| (d.uuid.clone(), d.label())).collect();
-    let mut page = Page { style, out, devices };
+    let mut page = Page::new(style, out, devices);
     headline(&mut page, report, asked)?;
     for (number, group) in step_groups(&report.steps).iter().enumerate() {
         one(&mut page, number + 1, group)?;
@@ -235,7 +235,7 @@ fn device_table(page: &mut Page<'_>, report: &ReclaimReport) -> io::Result<()> {
     grid.write(page.style, page.out)
 }
 
-/// So many processes of a clean-up are shown one by one; the JSON report names all.
+/// So many processes of a clean-up are shown one by one.
 const SHOWN: usize = 10;
 
 /// Writes what `check --cleanup` ended, below the report.
@@ -248,22 +248,24 @@ pub fn cleanup(report: &Report, style: &Style, out: &mut dyn Write) -> io::Resul
         return Ok(());
     }
     let devices = report.devices.iter().map(|d| (d.uuid.clone(), d.label())).collect();
-    let mut page = Page { style, out, devices };
+    let mut page = Page::new(style, out, devices);
     page.line("")?;
     page.paragraph("", &sentence(&page, cleanup))?;
-    for ended in cleanup.ended.iter().take(SHOWN) {
+    let (ended, left) = (page.shown(cleanup.ended.len(), SHOWN), page.shown(cleanup.left_alone.len(), SHOWN));
+    let more = (cleanup.ended.len() - ended, cleanup.left_alone.len() - left);
+    for ended in cleanup.ended.iter().take(ended) {
         let sent = ended.sent.join(", ");
         page.paragraph("- ", &format!("PID {} ({}): {sent}", ended.pid, text::shorten(&ended.command, 80)))?;
     }
-    if let Some(more) = cleanup.ended.len().checked_sub(SHOWN).filter(|more| *more > 0) {
-        page.paragraph("- ", &format!("and {more} more"))?;
+    if more.0 > 0 {
+        page.paragraph("- ", &format!("and {} more", more.0))?;
     }
-    for left in cleanup.left_alone.iter().take(SHOWN) {
+    for left in cleanup.left_alone.iter().take(left) {
         let command = left.command.as_ref().map(|c| format!(" ({})", text::shorten(c, 80))).unwrap_or_default();
         page.paragraph("- ", &format!("PID {}{command}: {}", left.pid, left.why))?;
     }
-    if let Some(more) = cleanup.left_alone.len().checked_sub(SHOWN).filter(|more| *more > 0) {
-        page.paragraph("- ", &format!("and {more} more that still run"))?;
+    if more.1 > 0 {
+        page.paragraph("- ", &format!("and {} more that still run", more.1))?;
     }
     Ok(())
 }

@@ -18,26 +18,27 @@ use std::io::{self, Write};
 /// If the writer fails.
 pub fn status(report: &StatusReport, style: &Style, out: &mut dyn Write) -> io::Result<()> {
     let devices = report.devices.iter().map(|d| (d.uuid.clone(), d.label())).collect();
-    let mut page = Page { style, out, devices };
+    let mut page = Page::new(style, out, devices);
     headline(&mut page, report)?;
     stands_out(&mut page, report)?;
     device_table(&mut page, report)?;
     if !report.holders.is_empty() {
         page.heading("Who holds it")?;
         page.holders(&report.holders.iter().collect::<Vec<_>>())?;
-        let explained: Vec<&Holder> = report.holders.iter().filter(|h| needs_a_word(h)).collect();
-        page.why(&explained)?;
+        if style.verbose {
+            page.why(&report.holders.iter().collect::<Vec<_>>())?;
+        }
+        page.more |= !style.verbose;
     }
     page.open_only(&report.open_only)?;
     page.ghosts(&report.ghosts.iter().collect::<Vec<_>>())?;
     page.findings(&report.findings)?;
     page.gaps(&report.gaps)?;
-    page.advice(&report.advice)
-}
-
-/// An ordinary process needs none: its line says all.
-fn needs_a_word(holder: &Holder) -> bool {
-    words::stands_out(holder.cause) || matches!(holder.cause, Cause::Detached | Cause::OutOfSight | Cause::MpsServer)
+    page.advice(&report.advice)?;
+    match page.more {
+        true => page.command("\nThe evidence for each cause, and whole command lines: ", "gpuresid -v"),
+        false => Ok(()),
+    }
 }
 
 fn headline(page: &mut Page<'_>, report: &StatusReport) -> io::Result<()> {

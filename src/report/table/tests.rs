@@ -11,8 +11,9 @@ use crate::{
     text,
 };
 
-const PLAIN: Style = Style { width: None, color: false };
-const NARROW: Style = Style { width: Some(80), color: false };
+const PLAIN: Style = Style { width: None, color: false, verbose: false };
+const VERBOSE: Style = Style { verbose: true, ..PLAIN };
+const NARROW: Style = Style { width: Some(80), ..PLAIN };
 
 fn gpu(index: u32) -> Uuid {
     Uuid(format!("GPU-{index}"))
@@ -154,6 +155,15 @@ fn a_clean_check_is_one_line() {
     let mut partly = clean.clone();
     partly.gaps = vec![Gap::new("/proc", "a process of another user")];
     assert_eq!(checked(&partly, NARROW), checked(&clean, NARROW));
+    let all = checked(&partly, VERBOSE);
+    for part in [
+        "gpuresid: clean: ",
+        "\nDEVICE ",
+        "\nNot seen\n- /proc: a process of another user\n",
+        "\ngpuresid: clean, exit code 0\n",
+    ] {
+        assert!(all.contains(part), "{part}: {all}");
+    }
     let colour = Style { color: true, ..NARROW };
     assert!(checked(&clean, colour).starts_with("gpuresid: \u{1b}[1m\u{1b}[32mclean\u{1b}[0m: "));
 }
@@ -231,7 +241,7 @@ What to do
  2. next time: start workers before CUDA
     Disturbs: nobody
 
-gpuresid: residue, 5738 MiB, 1 process, exit code 0
+gpuresid: residue, 5738 MiB, 1 process, exit code 0 (with -v: more)
 "
     );
 }
@@ -269,7 +279,7 @@ fn what_a_clean_up_got_back_stands_in_the_first_line() {
 fn the_first_line_of_check_and_the_devices_keep_to_the_terminals_width() {
     let dirty = report(Verdict::Residue, vec![device(0, Verdict::Residue, 518, Some(518))]);
     for columns in [60, 80] {
-        let style = Style { width: Some(columns), color: true };
+        let style = Style { width: Some(columns), color: true, ..PLAIN };
         let text = checked(&dirty, style);
         assert!(text.starts_with("gpuresid: \u{1b}[1m\u{1b}[31mresidue\u{1b}[0m: 518 MiB"), "{text}");
         let plain = checked(&dirty, Style { color: false, ..style });
@@ -456,7 +466,7 @@ fn the_first_lines_of_status_keep_to_the_terminals_width() {
         (80, "Simulated GPU, not a real one: 2100 MiB of 140.4 GiB in use on 1 GPU (driver\n580.159.04, CUDA 13.0)\n"),
         (200, "Simulated GPU, not a real one: 2100 MiB of 140.4 GiB in use on 1 GPU (driver 580.159.04, CUDA 13.0)\n"),
     ] {
-        let text = seen(&report, Style { width: Some(columns), color: false });
+        let text = seen(&report, Style { width: Some(columns), ..PLAIN });
         assert!(text.starts_with(head), "{columns}: {text}");
         let top: Vec<_> = text.lines().take_while(|l| !l.is_empty()).collect();
         assert!(top.iter().all(|l| text::width(l) <= usize::from(columns)), "{columns}: {top:#?}");
@@ -490,14 +500,30 @@ PID  USER     AGE  STATE     ON              MEMORY  CAUSE            COMMAND
 700  alice  2 min  sleeping  GPU 1         1024 MiB  in use           python train.py --epochs 3
 701  alice  2 min  sleeping  GPU 0, GPU 1         ?  exported handle  python train.py --epochs 3
 
+The evidence for each cause, and whole command lines: gpuresid -v
+"
+    );
+    // All of it, also of who is only in use.
+    let all = seen(&two, VERBOSE);
+    assert!(
+        all.ends_with(
+            "\
+701  alice  2 min  sleeping  GPU 0, GPU 1         ?  exported handle  python train.py --epochs 3
+
 PID 678: stopped
   command: /usr/bin/python train.py --epochs 3
   - it is stopped (Ctrl-Z or SIGSTOP), and keeps its memory until it goes on or is killed
+
+PID 700: in use
+  command: /usr/bin/python train.py --epochs 3
+  - it is running and nothing about it stands out
 
 PID 701: exported handle
   command: /usr/bin/python train.py --epochs 3
   - it keeps a handle to memory that another process allocated and shared
 "
+        ),
+        "{all}"
     );
 }
 
@@ -597,7 +623,7 @@ fn where_a_holder_belongs_is_shown_and_the_state_gives_way_first() {
         ]
     );
     assert_eq!(rows(NARROW)[1], " 11  alice  2 min  2048 MiB  in use  container web-7     python train.py --epoc…");
-    let narrow = rows(Style { width: Some(60), color: false });
+    let narrow = rows(Style { width: Some(60), ..PLAIN });
     assert_eq!(narrow[1], " 11  alice  2 min  2048 MiB  in use  python train.py --epoc…");
 }
 
@@ -634,17 +660,25 @@ fn twenty_four_leftovers_of_one_launcher_fit_a_screen() {
     let mut dirty = report(Verdict::Residue, devices);
     dirty.holders = ranks();
     dirty.exit_code = 121;
-    let text = checked(&dirty, Style { width: Some(100), color: false });
+    let text = checked(&dirty, Style { width: Some(100), ..PLAIN });
     assert!(text.lines().count() <= 40, "{text}");
     for part in [
         "\nLeft by the command\n",
         "\n24 ×  alice  2 h 14 min  sleeping  GPU 0 to GPU 7  208.6 GiB  orphan  python3 rank.py\n",
         "\n24 × python3 rank.py: orphan\n  PID 26850-26873\n  - what started it has ended: python3 (26721)\n",
-        "\n\ngpuresid: residue, 208.6 GiB, 24 processes, exit code 121\n",
+        "\n\ngpuresid: residue, 208.6 GiB, 24 processes, exit code 121 (with -v: more)\n",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert!(text.starts_with("gpuresid: residue: 208.6 GiB") && !text.contains("--rank"), "{text}");
+    // One by one where that is asked for.
+    let all = checked(&dirty, VERBOSE);
+    for (number, rank) in dirty.holders.iter().enumerate() {
+        let evidence =
+            format!("\n\nPID {}: orphan\n  command: /usr/bin/python3 rank.py --rank {number}\n  - ", rank.pid);
+        assert!(all.contains(&evidence), "{evidence}: {all}");
+    }
+    assert!(all.ends_with("\ngpuresid: residue, 208.6 GiB, 24 processes, exit code 121\n"), "{all}");
     let mut status = status_report((0..8).map(|n| status_device(n, Some(26_700), Some(26_700))).collect(), ranks());
     let text = seen(&status, PLAIN);
     assert!(text.contains("\nLook at 24 × python3 rank.py (orphan, 208.6 GiB).\n"), "{text}");
@@ -660,5 +694,5 @@ fn twenty_four_leftovers_of_one_launcher_fit_a_screen() {
         text.contains("Look at 23 × python3 rank.py (orphan, 199.9 GiB) and PID 26857 (orphan, 8900 MiB)."),
         "{text}"
     );
-    assert!(text.contains("\n  PID 26850-26856, 26858-26873\n"), "{text}");
+    assert!(text.contains("\n 23 ×  alice") && text.contains("\n26857  alice"), "{text}");
 }

@@ -27,12 +27,12 @@ pub(super) fn torch(page: &mut Page<'_>, processes: &[TorchProcess], gaps: &[Gap
         let told = format!("PyTorch used CUDA in no process of the command that could be seen{unseen}");
         return page.paragraph("- ", &told);
     }
-    for process in processes.iter().take(PROCESSES) {
+    let shown = page.shown(processes.len(), PROCESSES);
+    for process in processes.iter().take(shown) {
         one(page, process)?;
     }
-    if processes.len() > PROCESSES {
-        let more = processes.len() - PROCESSES;
-        page.paragraph("- ", &format!("{more} more processes are in the JSON report"))?;
+    if processes.len() > shown {
+        page.paragraph("- ", &format!("and {} more processes", processes.len() - shown))?;
     }
     page.paragraph(
         "",
