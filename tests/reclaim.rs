@@ -520,7 +520,7 @@ fn who_may_start_it_again_is_named_before_and_looked_for_afterwards() {
     let end = rig.run(&format!("reclaim --pid {worker} --yes --json"));
     let report = end.expect_code(121).json();
     assert_eq!(step(&report, worker)["outcome"], "ended");
-    wait_until("the new worker", || rig.used(0) > 1024 * MIB);
+    wait_until("the new worker", || rig.wait_for("worker") != worker);
     assert_eq!(step(&report, worker)["restarter"]["pid"], nanny.pid());
     assert!(end.stderr.contains("may start it again"), "{}", end.stderr);
     assert_eq!(report["started_again"], serde_json::json!([rig.wait_for("worker")]), "{report:#}");
@@ -538,6 +538,7 @@ fn what_was_taken_again_did_come_back() {
     let worker = rig.wait_for("worker");
     let end = rig.run(&format!("reclaim --pid {worker} --yes"));
     let head = end.expect_code(121).stdout.lines().next().unwrap().to_owned();
+    wait_until("the new worker", || rig.wait_for("worker") != worker);
     let new = rig.wait_for("worker");
     assert_eq!(head, format!("reclaim: started again: 1542 MiB came back; PID {new} was started in its place"));
     // One that stays is another matter.
