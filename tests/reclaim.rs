@@ -646,10 +646,14 @@ fn an_agent_takes_nobody_with_it_who_stood_there_before_the_plan() {
     let report = rig.run(&format!("reclaim --pid {worker} --json")).json();
     assert_eq!(report["steps"].as_array().unwrap().len(), 1, "{report:#}");
     assert_eq!(step(&report, worker)["restarter"]["pid"], agent.pid(), "{report:#}");
-    let both = format!("reclaim --pid {worker} --pid {} --yes --json --settle 2s", agent.pid());
-    let report = rig.run(&both).json();
-    assert_eq!(step(&report, worker)["outcome"], "ended", "{report:#}");
-    assert!(alive(other) && !agent.is_running(), "{report:#}");
+    // Named too, it is refused as long as somebody else hangs on it, and nobody is ended.
+    let both = format!("reclaim --pid {worker} --pid {} --yes", agent.pid());
+    let end = rig.run(&both);
+    end.expect_code(125);
+    assert!(end.stderr.contains(&format!("it has started others too (PID {other}, ")), "{}", end.stderr);
+    assert!(alive(worker) && alive(other) && agent.is_running(), "{}", end.stderr);
+    let report = rig.run(&format!("{both} --pid {other} --json --settle 2s")).json();
+    assert!(!alive(worker) && !alive(other) && !agent.is_running(), "{report:#}");
     // Nobody has decided about whom it started on its way out.
     assert!(alive(rig.wait_for("born")), "{report:#}");
 }

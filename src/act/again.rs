@@ -24,7 +24,7 @@ const SHELLS: [&str; 9] = ["bash", "sh", "dash", "zsh", "fish", "ksh", "tcsh", "
 pub(super) fn restarter(world: &World<'_>, process: &Process, planned: &BTreeSet<ProcId>) -> Option<Restarter> {
     let parent = starter(process).filter(|parent| !planned.contains(&parent.id))?;
     let parent = world.examine(parent.id.pid).ok().flatten().filter(|found| found.id == parent.id)?;
-    let unit = match world.guard.never(&parent) {
+    let unit = match world.guard.never(world.reader, &parent) {
         Ok(()) if is_at_a_prompt(&parent) => return None,
         Ok(()) => None,
         Err(Never::UnitMain(unit)) => Some(unit),

@@ -81,11 +81,13 @@ impl Hands<'_> {
         let leaving: BTreeSet<ProcId> =
             turns.iter().filter_map(|t| Some(t.aim.as_ref()?.target.id)).filter(|id| self.is_leaving(*id)).collect();
         if self.allowed.force {
-            for turn in &turns {
+            for turn in &mut turns {
                 if let (Some(aim), Some(step)) = (&turn.aim, plan.steps.get_mut(turn.place))
                     && !aim.has_ended()
                 {
                     self.send(step, aim, Signal::KILL);
+                    // What was not sent is not waited for.
+                    turn.aim.take_if(|_| step.shown.outcome.is_some());
                 }
             }
             self.wait(&turns, KILL_PATIENCE, |_| true);

@@ -1,12 +1,15 @@
-//! Who is never signalled, whatever a plan or a user says: PID 1, ourselves and those we live in, display servers, the
-//! main process of a service or a container, and everybody whom we see in another numbering than the kernel takes from
-//! us. A guard that is wrong costs a line that says how to do it properly; one that is missing costs somebody's work.
+//! Who is never signalled, whatever a plan or a user says: PID 1, kernel threads, ourselves and those we live in; whoever
+//! keeps people's terminals, a console or a display; the main process of a service or a container; a manager of programs
+//! that are not meant; and everybody whom we see in another numbering than the kernel takes from us. What a process has
+//! open and whom it has started tells that; names only add to it. It is asked at the moment of each signal. A guard that is
+//! wrong costs a line that says how to do it properly; one that is missing costs somebody's work.
 
 use crate::{
     model::{Observer, ProcId, Process},
-    observe::proc::ProcReader,
+    observe::proc::{Attached, ProcReader},
+    text::{self, name::Name},
 };
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 /// Programs that people look at: ending one takes every window with it. Names suffice to refuse.
 const DISPLAY: [&str; 22] = [
@@ -80,6 +83,19 @@ pub enum Never {
     Display,
     /// A terminal multiplexer, a login, or whatever else somebody's sessions hang on.
     Sessions,
+    /// A thread of the kernel.
+    Kernel,
+    /// It keeps this for people.
+    Keeps(Attached),
+    /// What it keeps for people cannot be read.
+    KeepsUnknown,
+    /// It has started this process, which is not meant.
+    Manages {
+        /// PID.
+        pid: u32,
+        /// Its name.
+        command: String,
+    },
     /// The main process of this unit.
     UnitMain(String),
     /// A container's main process.
@@ -102,6 +118,21 @@ impl fmt::Display for Never {
             Self::OurAncestor => f.write_str("gpuresid runs below it: ending it would end this command"),
             Self::Display => f.write_str("it is part of the display: ending it would close every window"),
             Self::Sessions => f.write_str("somebody's sessions hang on it: ending it would end all that runs in them"),
+            Self::Kernel => f.write_str("it is a thread of the kernel"),
+            Self::Keeps(Attached::Terminals) => {
+                f.write_str("it keeps terminals open, and ending it would end all that runs in them")
+            }
+            Self::Keeps(Attached::Console) => f.write_str("it keeps a text console open that somebody may sit at"),
+            Self::Keeps(Attached::Input) => f.write_str("it reads keyboards and mice: ending it would end a desktop"),
+            Self::Keeps(Attached::Display) => {
+                f.write_str("windows are drawn on the display that it keeps: ending it would close them all")
+            }
+            Self::KeepsUnknown => f.write_str("what it has open cannot be read, so it may keep somebody's terminals"),
+            Self::Manages { pid, command } => write!(
+                f,
+                "it has started others too (PID {pid}, {command}), and ending it may end them. Stop the one that is meant \
+                 as this program does that, or end that one alone"
+            ),
             Self::UnitMain(unit) => {
                 write!(f, "it is the main process of {unit}; if it is to end: systemctl stop {unit}")
             }
@@ -124,6 +155,8 @@ pub struct Guard {
     tool: Vec<ProcId>,
     namespace: Option<u64>,
     foreign: bool,
+    /// Whom the plan means; `None`: all that any of them has started.
+    meant: Option<BTreeSet<ProcId>>,
 }
 
 impl Guard {
@@ -139,7 +172,20 @@ impl Guard {
             let us = reader.identify(id.pid)?.ok_or_else(|| anyhow::anyhow!("cannot find gpuresid itself in /proc"))?;
             us.ancestors.iter().map(|a| a.id).collect()
         };
-        Ok(Self { own: id, ancestors, tool: tool.to_vec(), namespace: pid_namespace, foreign: foreign_procfs })
+        Ok(Self {
+            own: id,
+            ancestors,
+            tool: tool.to_vec(),
+            namespace: pid_namespace,
+            foreign: foreign_procfs,
+            meant: None,
+        })
+    }
+
+    /// The same, where only these are meant.
+    #[must_use]
+    pub fn for_those(&self, meant: impl IntoIterator<Item = ProcId>) -> Self {
+        Self { meant: Some(meant.into_iter().collect()), ..self.clone() }
     }
 
     /// Nobody is signalled through a `/proc` that counts otherwise than the kernel does for us.
@@ -166,13 +212,50 @@ impl Guard {
         }
     }
 
-    /// All of the module's list.
+    /// Of the module's list what holds for those whom we started ourselves too, whatever they have become: they may have
+    /// started what people sit at.
+    ///
+    /// # Errors
+    /// If people's terminals or windows hang on it, or that cannot be told.
+    pub fn never_people_s(&self, reader: &ProcReader, process: &Process) -> Result<(), Never> {
+        self.may_signal_at_all()?;
+        self.never_us(process.id)?;
+        match reader.attached(process.id.pid) {
+            Ok(None) => Ok(()),
+            Ok(Some(attached)) => Err(Never::Keeps(attached)),
+            Err(_) => Err(Never::KeepsUnknown),
+        }
+    }
+
+    /// That it has started nobody who is not meant. For one who holds no memory itself: then it is there for others.
+    ///
+    /// # Errors
+    /// If it has.
+    pub fn never_a_manager(&self, reader: &ProcReader, process: &Process) -> Result<(), Never> {
+        let Some(meant) = &self.meant else { return Ok(()) };
+        let below = reader.descendants(process.id.pid);
+        let other = below.iter().find(|child| {
+            let own_child = child.ancestors.first().is_some_and(|parent| parent.id == process.id);
+            own_child && !meant.contains(&child.id) && !tracks_resources(child)
+        });
+        match other {
+            Some(child) => {
+                Err(Never::Manages { pid: child.id.pid, command: text::shorten(&Name::from(child).whole(), 60) })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// All of the module's list but what a manager is.
     ///
     /// # Errors
     /// The reason why this process is never signalled.
-    pub fn never(&self, process: &Process) -> Result<(), Never> {
+    pub fn never(&self, reader: &ProcReader, process: &Process) -> Result<(), Never> {
         self.may_signal_at_all()?;
         self.never_us(process.id)?;
+        if process.ppid == 2 || process.id.pid == 2 {
+            return Err(Never::Kernel);
+        }
         let parent = process.ancestors.first();
         let first_of_its_namespace = process.nspid.len() > 1 && process.nspid.last() == Some(&1);
         let of_a_shim = parent.is_some_and(|p| CONTAINER_PARENTS.iter().any(|name| p.comm.starts_with(name)));
@@ -190,11 +273,16 @@ impl Guard {
         if keeps_sessions(process) {
             return Err(Never::Sessions);
         }
-        match main_of_unit(process) {
-            Some(unit) => Err(Never::UnitMain(unit)),
-            None => Ok(()),
+        if let Some(unit) = main_of_unit(process) {
+            return Err(Never::UnitMain(unit));
         }
+        self.never_people_s(reader, process)
     }
+}
+
+/// A helper that Python starts beside worker processes; it ends by itself when the last of them has.
+fn tracks_resources(process: &Process) -> bool {
+    process.argv.words().iter().any(|word| word.contains("multiprocessing.resource_tracker"))
 }
 
 fn is_display(process: &Process) -> bool {

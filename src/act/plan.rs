@@ -3,6 +3,7 @@
 
 use super::{
     again,
+    guard::Guard,
     signal::{Grounds, Target},
     targets::{Claim, Targets, World, command, leave},
     terms::Terms,
@@ -52,11 +53,18 @@ pub struct Plan {
     pub left_alone: Vec<LeftAlone>,
     /// What should come back where.
     pub devices: Vec<ReclaimDevice>,
+    /// Whom the user means, which is more than who is ended; `None`: also all that any of them has started.
+    pub meant: Option<BTreeSet<ProcId>>,
     /// When carrying it out began, in clock ticks since boot.
     pub began: Option<u64>,
 }
 
 impl Plan {
+    /// The guard while it is carried out.
+    pub fn guard(&self, guard: &Guard) -> Guard {
+        self.meant.clone().map_or_else(|| guard.clone(), |meant| guard.for_those(meant))
+    }
+
     /// What cannot be done for one who was named by number is an error; another is left alone.
     fn refuse(&mut self, terms: Terms, process: &Process, no: No) -> anyhow::Result<()> {
         if terms.by_number {
@@ -121,8 +129,12 @@ pub fn plan(targets: &Targets, world: &World<'_>, allowed: Allowed) -> anyhow::R
             Err(no) => plan.refuse(terms, &claim.process, no)?,
         }
     }
+    // What a member of a job has started is of the job too.
+    let meant = admitted.iter().chain(&rest).map(|claim| claim.process.id);
+    plan.meant = (!terms.heirs).then(|| meant.collect());
+    let guard = plan.guard(world.guard);
     for claim in rest {
-        place(world, terms, claim, &admitted, allowed, &mut plan)?;
+        place(world, &guard, terms, claim, &admitted, allowed, &mut plan)?;
     }
     plan.steps.sort_by_key(|s| (s.ancestors.len(), s.target.id));
     let ids: BTreeSet<ProcId> = admitted.iter().map(|c| c.process.id).collect();
@@ -201,7 +213,7 @@ fn admit(
             format!("look with more rights: sudo gpuresid reclaim --all-users --pid {pid}"),
         ));
     }
-    if let Err(never) = world.guard.never(process) {
+    if let Err(never) = world.guard.never(world.reader, process) {
         return Err(No::new(never.to_string(), NOTHING));
     }
     if let Some(no) = serves(world, process, named) {
@@ -241,6 +253,7 @@ fn serves(world: &World<'_>, process: &Process, named: &BTreeSet<u32>) -> Option
 /// start again; else it is left alone.
 fn place(
     world: &World<'_>,
+    guard: &Guard,
     terms: Terms,
     claim: Claim,
     holders: &[Claim],
@@ -249,18 +262,15 @@ fn place(
 ) -> anyhow::Result<()> {
     let Claim { process, why } = claim;
     let below = holders.iter().find(|holder| holder.process.ancestors.iter().any(|a| a.id == process.id));
-    let no = match (below, world.guard.never(&process)) {
+    let never = guard.never(world.reader, &process).and_then(|()| guard.never_a_manager(world.reader, &process));
+    let no = match (below, never) {
         (Some(holder), Ok(())) if holder.process.uid == process.uid => {
             let why = why.into_iter().chain([format!("PID {} runs below it", holder.process.id.pid)]).collect();
             plan.steps.push(step(world, process, Role::Supervisor, why, allowed, true));
             return Ok(());
         }
         (Some(_), Ok(())) => No::new("it belongs to another user than what runs below it", NOTHING),
-        (Some(_), Err(never)) => {
-            plan.left_alone.push(leave(&process, never.to_string()));
-            return Ok(());
-        }
-        (None, Err(never)) => No::new(never.to_string(), NOTHING),
+        (_, Err(never)) => No::new(never.to_string(), NOTHING),
         (None, Ok(())) => No::new(
             "it has no NVIDIA file open, so it holds no GPU memory",
             "see who holds memory: gpuresid. A number that the driver still lists may have gone to an innocent process; a \

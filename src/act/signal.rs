@@ -29,7 +29,8 @@ use std::{
 pub enum Grounds {
     /// It has an NVIDIA file open, in any thread, that can hold GPU memory.
     Holder,
-    /// A process below it has such a file open, and belongs to the same user. Only for a supervisor that a plan names.
+    /// A process below it has such a file open, and belongs to the same user, and it has started nobody who is not meant.
+    /// Only for a supervisor that a plan names.
     Supervisor,
     /// It descends from this process: from us, in `check --cleanup`. With or without an NVIDIA file, because nothing of
     /// a run is to outlive it, and descent from the subreaper is a proof that no number can forge.
@@ -156,20 +157,19 @@ pub fn stands(reader: &ProcReader, guard: &Guard, target: &Target) -> Result<Pro
     }
     guard.never_us(process.id).map_err(Refusal::Never)?;
     if let Grounds::DescendantOf(root) = target.grounds {
-        let below = process.ancestors.iter().any(|a| a.id == root);
-        return if below { Ok(process) } else { Err(Refusal::NoDescendant) };
+        if !process.ancestors.iter().any(|a| a.id == root) {
+            return Err(Refusal::NoDescendant);
+        }
+        return guard.never_people_s(reader, &process).map_err(Refusal::Never).map(|()| process);
     }
-    guard.never(&process).map_err(Refusal::Never)?;
+    guard.never(reader, &process).map_err(Refusal::Never)?;
     if process.uid != Some(target.uid) {
         return Err(Refusal::OtherUser(process.uid));
     }
     match target.grounds {
         Grounds::Supervisor => {
-            if has_holder_below(reader, &process) {
-                Ok(process)
-            } else {
-                Err(Refusal::SupervisesNobody)
-            }
+            guard.never_a_manager(reader, &process).map_err(Refusal::Never)?;
+            if has_holder_below(reader, &process) { Ok(process) } else { Err(Refusal::SupervisesNobody) }
         }
         _ => match process.can_hold_memory() {
             Some(true) => Ok(process),

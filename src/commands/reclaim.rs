@@ -155,7 +155,8 @@ fn act(
                 log(&format!("PID {}: {}", step.pid, words::restarter(restarter)));
             }
         }
-        let hands = Hands { reader, guard: &guard, allowed, log: &log };
+        let guarded = plan.guard(&guard);
+        let hands = Hands { reader, guard: &guarded, allowed, log: &log };
         hands.carry_out(&mut plan);
         for _ in 0..MOST_HEIRS {
             if !targets.terms().heirs || plan.steps.is_empty() {

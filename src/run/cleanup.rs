@@ -5,6 +5,9 @@
 //! [`crate::act::signal`]; whoever is born meanwhile is caught in the next round; `waitid` saying ECHILD is the proof of
 //! the end.
 //!
+//! Whoever keeps people's terminals or windows is left alone, and with it all that runs in these: the run may have started
+//! what somebody sits at now.
+//!
 //! Where others are below us too (children of the process that became us by exec, everybody of a container whose first
 //! process we are) descent alone proves nothing: there only those are ended that were seen below the command or carry
 //! this run's marker.
@@ -24,7 +27,7 @@ use crate::{
 };
 use rustix::process::Signal;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
@@ -137,6 +140,8 @@ struct Work<'a> {
     guard: Guard,
     ones: BTreeMap<ProcId, One>,
     refused: BTreeMap<ProcId, LeftAlone>,
+    /// Who is never signalled, and so nobody below.
+    keepers: BTreeSet<ProcId>,
 }
 
 impl<'a> Work<'a> {
@@ -152,6 +157,7 @@ impl<'a> Work<'a> {
             guard,
             ones: BTreeMap::new(),
             refused: BTreeMap::new(),
+            keepers: BTreeSet::new(),
         })
     }
 
@@ -168,6 +174,13 @@ impl<'a> Work<'a> {
         for process in below {
             if !self.is_of_the_run(&process, session) {
                 self.refuse(&process, "it is not known to be of the run: gpuresid had children before the command");
+                continue;
+            }
+            if let Some(keeper) = process.ancestors.iter().find(|above| self.keepers.contains(&above.id)) {
+                self.refuse(&process, &format!("it runs in what PID {} keeps open for people", keeper.id));
+                continue;
+            }
+            if self.keepers.contains(&process.id) {
                 continue;
             }
             anybody = true;
@@ -216,6 +229,10 @@ impl<'a> Work<'a> {
                     return;
                 }
                 Err(refusal) => {
+                    if matches!(refusal, Refusal::Never(_)) {
+                        self.keepers.insert(process.id);
+                        self.ones.remove(&process.id);
+                    }
                     self.refuse(process, &refusal.to_string());
                     return;
                 }

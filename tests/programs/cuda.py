@@ -29,6 +29,7 @@ Memory and device files (counts as measured on an H200; all close-on-exec, inher
                           list, while the listener lives
     nvml                  be a plain NVML client: files, no memory
     open NODE N           open /dev/NODE N times
+    keep PATH             keep any file open
     close-files           close every device file and lock, inherited ones included
 
 Processes (none is waited for unless `wait-children` says so, so forked ones become zombies)
@@ -495,6 +496,7 @@ PLAIN = {
     "ipc-consume": (1, lambda p, name: p.ipc_consume(name)),
     "listen": (1, lambda p, name: p.listen(name)),
     "send-handle": (3, lambda p, g, s, name: p.send_handle(int(g), size(s), name)),
+    "keep": (1, lambda p, path: os.open(path, os.O_RDWR | os.O_NOCTTY)),
     "open": (2, lambda p, node, n: p.open_up_to(node, int(n))),
     "close-files": (0, lambda p: p.close_files()),
     "exec-child": (0, lambda p: p.note(

@@ -5,6 +5,7 @@
 //! make a reader hang), `facts` (one process), `tree` (parents and children), `scan` (all processes), `observer` (from
 //! where we look), `fingerprint` (for records of runs), `cgroup`, `capabilities`, `blocked` (threads that do not come out of the kernel), `slurm`, `sockets`, `unit`.
 
+mod attached;
 mod blocked;
 mod capabilities;
 mod cgroup;
@@ -23,6 +24,7 @@ mod stat;
 mod tree;
 mod unit;
 
+pub use attached::Attached;
 pub use shared::Usage;
 
 use crate::model::{BootId, Gap, Observer, Process, Uninspected};
