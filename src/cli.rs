@@ -246,7 +246,7 @@ pub struct StatusArgs {
     #[arg(long, value_name = "RULE", value_delimiter = ',', value_parser = values::rule)]
     pub fail_on: Vec<FailOn>,
     /// For --fail-on lost: so many GPUs must be there, counting those that --gpu leaves out
-    #[arg(long, value_name = "N", requires = "fail_on", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", requires = "fail_on", value_parser = values::gpus)]
     pub expect: Option<u32>,
     /// For --fail-on foreign: who does not count as somebody else: this user (with sudo: who called it) or this Slurm job
     /// [default: user]

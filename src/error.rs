@@ -39,6 +39,24 @@ pub fn mapped(error: anyhow::Error, words: impl Fn(&str) -> String) -> anyhow::E
     }
 }
 
+/// What is wrong with a file that should be JSON, in plain words.
+pub fn not_json(shown: &str, error: &serde_json::Error) -> String {
+    match (error.is_eof(), error.line(), error.column()) {
+        (true, 0 | 1, 0) => format!("{shown} is empty"),
+        (true, ..) => format!("{shown} is cut off: its JSON ends in the middle"),
+        (false, line, column) => format!("{shown} is not JSON (line {line}, column {column})"),
+    }
+}
+
+/// The same of JSON that is of ours and does not have what it should.
+pub fn damaged(shown: &str, what: &str, error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let missing = text.strip_prefix("missing field ").and_then(|rest| rest.split(' ').next());
+    let why =
+        missing.map_or_else(|| "a value in it is not of the kind it should be".into(), |m| format!("it has no {m}"));
+    format!("{shown} is a damaged {what}: {why}")
+}
+
 /// What to do about this error, if something in its chain knows.
 pub fn hint(error: &anyhow::Error) -> Option<String> {
     let of_failure = |failure: &Failure| failure.hint.clone();

@@ -209,5 +209,8 @@ fn a_rule_that_was_not_asked_for_has_no_options() {
     for arguments in ["--expect 2", "--mine user", "--fail-on lost --expect 0", "--fail-on foreign --mine them"] {
         rig.run(arguments).expect_code(125);
     }
+    let end = rig.run("--fail-on lost --expect many");
+    let words = "error: invalid value 'many' for '--expect <N>': write a number of GPUs, such as 8\n";
+    assert!(end.expect_code(125).stderr.starts_with(words), "{}", end.stderr);
     assert!(rig.calls().is_empty(), "no driver was asked");
 }

@@ -3,7 +3,7 @@
 //! at anew.
 
 use crate::{
-    error::hinted,
+    error::{damaged, hinted, not_json},
     model::{BootId, Lineage, ProcId, schema},
 };
 use anyhow::Context;
@@ -149,8 +149,8 @@ impl ReportFile {
 const WHERE_FROM: &str = "write one with: gpuresid check --report result.json -- COMMAND";
 
 fn parse(bytes: &[u8], shown: &str) -> anyhow::Result<ReportFile> {
-    let value: serde_json::Value = serde_json::from_slice(bytes)
-        .map_err(|error| hinted(format!("{shown} is not JSON, or not all of it: {error}"), WHERE_FROM))?;
+    let value: serde_json::Value =
+        serde_json::from_slice(bytes).map_err(|error| hinted(not_json(shown, &error), WHERE_FROM))?;
     let found = value.get("schema").and_then(|name| name.as_str()).unwrap_or_default();
     if found != schema::REPORT {
         let number = |name: &str| name.rsplit_once('/').and_then(|(_, n)| n.parse::<u32>().ok());
@@ -165,7 +165,7 @@ fn parse(bytes: &[u8], shown: &str) -> anyhow::Result<ReportFile> {
     if value.get("simulated").and_then(serde_json::Value::as_bool) == Some(true) {
         return Err(hinted(format!("{shown} is of a simulated GPU: nothing is held"), WHERE_FROM));
     }
-    serde_json::from_value(value).with_context(|| format!("{shown} is a damaged report"))
+    serde_json::from_value(value).map_err(|error| hinted(damaged(shown, "report", &error), WHERE_FROM))
 }
 
 #[cfg(test)]
@@ -204,7 +204,7 @@ mod tests {
         assert!(with("report/1", "report/2").contains("newer gpuresid"));
         assert!(with("report/1", "status/1").contains("no report of a check"));
         assert!(with("\"simulated\":false", "\"simulated\":true").contains("simulated"));
-        assert!(refused("{").contains("not JSON"));
+        assert!(refused("{").contains("cut off"));
         assert!(refused(r#"{"schema":"gpuresid.report/1"}"#).contains("damaged report"));
         let missing = ReportFile::read(Path::new("/no/r.json"), &BootId("b".into())).unwrap_err();
         assert_eq!(

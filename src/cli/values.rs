@@ -19,7 +19,7 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 fn too_long() -> String {
-    "this is longer than ten years".into()
+    "longer than ten years".into()
 }
 
 /// A duration of at least a millisecond.
@@ -61,7 +61,12 @@ pub(super) fn percent(text: &str) -> Result<f64, String> {
 
 /// A PID.
 pub(super) fn pid(text: &str) -> Result<u32, String> {
-    text.trim().parse().ok().filter(|pid| *pid > 0).ok_or_else(|| "this is no PID".into())
+    text.trim().parse().ok().filter(|pid| *pid > 0).ok_or_else(|| "not a PID".into())
+}
+
+/// A number of GPUs.
+pub(super) fn gpus(text: &str) -> Result<u32, String> {
+    text.trim().parse().ok().filter(|gpus| *gpus > 0).ok_or_else(|| "write a number of GPUs, such as 8".into())
 }
 
 /// `ancestors`, or a PID.
@@ -152,7 +157,7 @@ mod tests {
     fn pids() {
         assert_eq!(pid(" 4711"), Ok(4711));
         for text in ["", "abc", "0", "-1", "4711x", "4294967296"] {
-            assert_eq!(pid(text), Err("this is no PID".into()), "{text}");
+            assert_eq!(pid(text), Err("not a PID".into()), "{text}");
         }
     }
 

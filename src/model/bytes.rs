@@ -103,21 +103,21 @@ impl FromStr for Bytes {
             "" if number == "0" => 0,
             "" if !number.is_empty() => return Err(wrong("the unit is missing")),
             "kb" | "mb" | "gb" | "tb" => return Err(wrong("KB, MB and GB are ambiguous, units here are binary")),
-            _ => return Err(wrong("this is no size")),
+            _ => return Err(wrong("not a size")),
         };
         if let Ok(whole) = number.parse::<u64>() {
             return whole
                 .checked_shl(shift)
                 .filter(|n| n >> shift == whole)
                 .map(Self)
-                .ok_or_else(|| wrong("this is too large"));
+                .ok_or_else(|| wrong("too large"));
         }
-        let value = number.parse::<f64>().map_err(|_| wrong("this is no size"))?;
+        let value = number.parse::<f64>().map_err(|_| wrong("not a size"))?;
         #[expect(clippy::cast_precision_loss, reason = "a power of two is exact")]
         let bytes = value * (1u64 << shift) as f64;
         #[expect(clippy::cast_precision_loss, reason = "a rough bound")]
         if !bytes.is_finite() || bytes >= u64::MAX as f64 {
-            return Err(wrong("this is too large"));
+            return Err(wrong("too large"));
         }
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked: digits and one dot only")]
         Ok(Self(bytes.round() as u64))

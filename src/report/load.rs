@@ -2,10 +2,9 @@
 //! and that it is not newer than we are.
 
 use crate::{
-    error::hinted,
+    error::{damaged, hinted, not_json},
     model::{Snapshot, schema},
 };
-use anyhow::Context;
 use std::{fs::File, io::Read, path::Path};
 
 /// Largest file that is read: a snapshot of a large machine is some 100 kB.
@@ -40,14 +39,14 @@ pub fn snapshot(path: &Path) -> anyhow::Result<Snapshot> {
 }
 
 fn parse(bytes: &[u8], shown: &str) -> anyhow::Result<Snapshot> {
-    let value: serde_json::Value = serde_json::from_slice(bytes)
-        .map_err(|error| hinted(format!("{shown} is not JSON, or not all of it: {error}"), TAKE_ONE))?;
+    let value: serde_json::Value =
+        serde_json::from_slice(bytes).map_err(|error| hinted(not_json(shown, &error), TAKE_ONE))?;
     let found = value.get("schema").and_then(|name| name.as_str()).unwrap_or_default();
     if found != schema::SNAPSHOT {
         return Err(refuse(found, shown));
     }
     let mut snapshot: Snapshot =
-        serde_json::from_value(value).with_context(|| format!("{shown} is a damaged snapshot"))?;
+        serde_json::from_value(value).map_err(|error| hinted(damaged(shown, "snapshot", &error), TAKE_ONE))?;
     // An earlier version may have written down what it should not have believed.
     for device in &mut snapshot.devices {
         device.look.without_the_impossible(&device.identity.label());
@@ -106,15 +105,12 @@ mod tests {
 
     #[test]
     fn damage_is_named() {
-        assert_eq!(
-            message(""),
-            format!(
-                "error: b.json is not JSON, or not all of it: EOF while parsing a value at line 1 column 0\n\nhint: {TAKE_ONE}\n"
-            )
-        );
+        assert_eq!(message(""), format!("error: b.json is empty\n\nhint: {TAKE_ONE}\n"));
+        assert!(message("{\"schema\":").starts_with("error: b.json is cut off: its JSON ends in the middle\n"));
+        assert!(message("{\n  x").starts_with("error: b.json is not JSON (line 2, column 3)\n"));
         assert_eq!(
             message("{\"schema\":\"gpuresid.snapshot/1\"}"),
-            "error: b.json is a damaged snapshot: missing field `tool_version`\n"
+            format!("error: b.json is a damaged snapshot: it has no `tool_version`\n\nhint: {TAKE_ONE}\n")
         );
     }
 

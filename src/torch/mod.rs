@@ -179,9 +179,9 @@ fn started(line: &str) -> Option<TorchStart> {
 
 fn record(path: &Path, zero: u64) -> anyhow::Result<TorchRecord> {
     let bytes = read_file(path, LARGEST)?;
-    let value: serde_json::Value = serde_json::from_slice(&bytes).context("it is damaged")?;
+    let value: serde_json::Value = serde_json::from_slice(&bytes).map_err(|_| anyhow::anyhow!("it is damaged"))?;
     anyhow::ensure!(value.get("schema").and_then(|s| s.as_str()) == Some(SCHEMA), "it has another form");
-    let mut record: TorchRecord = serde_json::from_value(value).context("it is damaged")?;
+    let mut record: TorchRecord = serde_json::from_value(value).map_err(|_| anyhow::anyhow!("it is damaged"))?;
     // Written in the clock of the machine; in the observation everything counts from its beginning. A process in
     // another time namespace has another clock.
     let ours = |ms: u64| ms.checked_sub(zero);
