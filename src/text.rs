@@ -77,6 +77,11 @@ pub fn ranges(numbers: &[u32]) -> Vec<String> {
     numbers.chunk_by(|one, next| one + 1 == *next).filter_map(range).collect()
 }
 
+/// `1 GPU`, `2 GPUs`.
+pub fn count(n: usize, one: &str, many: &str) -> String {
+    if n == 1 { format!("1 {one}") } else { format!("{n} {many}") }
+}
+
 /// Columns that `text` takes on a terminal.
 pub fn width(text: &str) -> usize {
     text.chars().filter_map(UnicodeWidthChar::width).sum()

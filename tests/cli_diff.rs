@@ -237,7 +237,7 @@ fn a_gpu_that_is_new_is_mentioned_and_one_that_was_not_looked_at_is_not() {
     let after = snapshot(&rig, "after.json");
     for line in [format!("diff {before}"), format!("diff {before} {after}")] {
         let end = rig.run(&line);
-        let note = "note: GPU 1 was not there before, so nothing is said about its memory.";
+        let note = "note: GPU 1 was not there before, so nothing can be said about its memory.";
         assert!(end.expect_code(0).stdout.contains(note), "{}", end.stdout);
     }
     rig.run(&format!("snapshot -i 0 -o {before}")).expect_code(0);
@@ -319,7 +319,7 @@ fn a_neighbour_that_grew_is_named_and_nobody_is_charged() {
     let dirty = rig.run(&format!("diff {before} --scope device"));
     let text = &dirty.expect_code(121).stdout;
     assert!(!text.contains("not charged"), "{text}");
-    let charged = text.split_once("There before, with more now: charged, because all growth is\n").unwrap().1;
+    let charged = text.split_once("There before and grown since: charged, because all growth is\n").unwrap().1;
     assert!(charged.lines().nth(1).unwrap().starts_with(&shell.pid().to_string()), "{text}");
     assert!(!text.contains("kill"), "{text}");
     assert!(text.contains("see who has more than before"), "{text}");

@@ -286,8 +286,8 @@ fn snapshot_files_that_are_none() {
     refused_as(&format!("there is no file {shown}{take}"));
     for (text, words) in [
         ("", format!("{shown} is empty{take}")),
-        ("{}", format!("{shown} is no snapshot of gpuresid{take}")),
-        ("{\"schema\":\"gpuresid.report/1\"}", format!("{shown} is a report of gpuresid, no snapshot{take}")),
+        ("{}", format!("{shown} is not a snapshot of gpuresid{take}")),
+        ("{\"schema\":\"gpuresid.report/1\"}", format!("{shown} is a report of gpuresid, not a snapshot{take}")),
         (
             "{\"schema\":\"gpuresid.snapshot/2\"}",
             format!(

@@ -126,12 +126,12 @@ fn settings_that_the_driver_reports() {
         (json!({"persistence": 0}), "device.persistence", "warn", "is off"),
         (json!({"compute_mode": 3}), "device.compute_mode", "warn", "exclusive process"),
         (json!({"compute_mode": 2}), "device.compute_mode", "fail", "prohibited"),
-        (json!({"mig_next": 1}), "device.mig", "warn", "waits to be on"),
-        (json!({"ecc": [1, 0]}), "device.ecc", "warn", "waits to be off"),
-        (json!({"pages_pending": 1}), "device.retired_pages", "warn", "wait for a reset"),
-        (json!({"pages_pending": 0}), "device.retired_pages", "ok", "no page"),
+        (json!({"mig_next": 1}), "device.mig", "warn", "will be on after a reset"),
+        (json!({"ecc": [1, 0]}), "device.ecc", "warn", "will be off after a reset"),
+        (json!({"pages_pending": 1}), "device.retired_pages", "warn", "will be retired at the next reset"),
+        (json!({"pages_pending": 0}), "device.retired_pages", "ok", "no memory page"),
         (json!({"remapped_rows": [2, 1, 0, 0]}), "device.remapped_rows", "ok", "so far: 3"),
-        (json!({"remapped_rows": [0, 1, 1, 0]}), "device.remapped_rows", "warn", "waits for a reset"),
+        (json!({"remapped_rows": [0, 1, 1, 0]}), "device.remapped_rows", "warn", "will be replaced at the next reset"),
         (json!({"remapped_rows": [0, 1, 1, 1]}), "device.remapped_rows", "fail", "due for repair"),
     ];
     for (set, check, level, words) in cases {
@@ -179,10 +179,10 @@ fn memory_that_is_the_machines_too_and_memory_that_is_protected() {
     facts(&rig, json!({"addressing": 1}));
     says(&doctor(&rig, "", &[]).json(), "device.addressing", "ok", "addressing mode HMM");
     facts(&rig, json!({"addressing": 2}));
-    says(&doctor(&rig, "", &[]).json(), "device.addressing", "ok", "no NUMA node");
+    says(&doctor(&rig, "", &[]).json(), "device.addressing", "ok", "is not a NUMA node");
     rig.without_symbols(&["nvmlDeviceGetNumaNodeId", "nvmlSystemGetConfComputeState"]);
     let report = doctor(&rig, "", &[]).json();
-    says(&report, "device.addressing", "could_not_look", "is not told by this driver");
+    says(&report, "device.addressing", "could_not_look", "this driver does not tell");
     assert_eq!(lines(&report, "confidential_computing"), [], "a driver that does not know it");
 }
 
@@ -317,9 +317,9 @@ fn environments_that_are_set_up_wrongly() {
         ("CUDA_VISIBLE_DEVICES", mix.as_str(), "env.CUDA_VISIBLE_DEVICES", "warn", "cannot be mixed"),
         ("CUDA_VISIBLE_DEVICES", "1,0", "env.CUDA_VISIBLE_DEVICES", "ok", "selects 2"),
         ("CUDA_LAUNCH_BLOCKING", "1", "env.CUDA_LAUNCH_BLOCKING", "warn", "debugging"),
-        ("CUDA_DEVICE_ORDER", "PCI", "env.CUDA_DEVICE_ORDER", "warn", "no order"),
+        ("CUDA_DEVICE_ORDER", "PCI", "env.CUDA_DEVICE_ORDER", "warn", "not an order"),
         ("NVML_MPS_DEVICE_ENUMERATION", "1", "env.NVML_MPS_DEVICE_ENUMERATION", "warn", "lists"),
-        ("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:8", "env.PYTORCH_CUDA_ALLOC_CONF", "fail", "from 20 on"),
+        ("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:8", "env.PYTORCH_CUDA_ALLOC_CONF", "fail", "of at least 20"),
         (
             "PYTORCH_ALLOC_CONF",
             "expandeable_segments:True",
@@ -349,7 +349,7 @@ fn stubs_on_the_search_path_and_libraries_put_before_it() {
     let shim = rig.path("libvgpu.so");
     fs::copy(rig.library(), &shim).unwrap();
     let report = doctor(&rig, "", &[("LD_PRELOAD", shim.to_str().unwrap())]).json();
-    says(&report, "library.preload", "warn", "libvgpu.so stands before");
+    says(&report, "library.preload", "warn", "libvgpu.so is loaded before");
 }
 
 // ---- PyTorch ------------------------------------------------------------------------------------------------------

@@ -141,7 +141,7 @@ fn doctor_names_them_too() {
     let line = report["lines"].as_array().and_then(|lines| lines.iter().find(|line| line["check"] == "driver.files"));
     assert_eq!(
         line.map(|line| &line["text"]),
-        Some(&json!("one process has its device files open; it stands at the end"))
+        Some(&json!("one process has its device files open; it is listed at the end"))
     );
     let text = rig.run("doctor").stdout;
     let table = text.split_once("\nWho has NVIDIA's device files open\n").map(|(_, table)| table).unwrap_or_default();

@@ -231,7 +231,7 @@ fn orphans_are_those_with_a_sign() {
     assert_eq!(report["steps"].as_array().unwrap().len(), 1, "{report:#}");
     assert_eq!(step(&report, left)["outcome"], "ended");
     assert!(left_alone(&report, detached).contains("detached"), "{report:#}");
-    assert!(left_alone(&report, copy).contains("nothing tells that its run has ended"), "{report:#}");
+    assert!(left_alone(&report, copy).contains("nothing shows that its run has ended"), "{report:#}");
     assert!(!alive(left) && alive(detached) && alive(working) && alive(copy));
 }
 
@@ -514,7 +514,7 @@ fn who_may_start_it_again_is_named_before_and_looked_for_afterwards() {
     let plan = rig.run(&format!("reclaim --pid {worker}"));
     let text = plan.expect_code(0).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(text.contains(&format!("PID {} (", nanny.pid())), "{text}");
-    assert!(text.contains("started it, lives, and may start it again. To end that first: gpuresid"), "{text}");
+    assert!(text.contains("started it, is still alive, and may start it again. To end that first: gpuresid"), "{text}");
     assert!(text.contains(&first), "{text}");
     // All is back at once, and a second later it is not.
     let end = rig.run(&format!("reclaim --pid {worker} --yes --json"));
@@ -607,7 +607,7 @@ fn a_server_of_mps_is_not_ended_under_its_clients() {
     for yes in ["", " --yes"] {
         let refused = rig.run(&format!("reclaim --pid {server_pid}{yes}"));
         let text = &refused.expect_code(125).stderr;
-        assert!(text.contains(&format!("through it PID {client_pid} (")) && text.contains("would lose it"), "{text}");
+        assert!(text.contains(&format!("would lose the GPU with it: PID {client_pid} (")), "{text}");
         let quit = "echo quit | CUDA_MPS_PIPE_DIRECTORY=/run/mps-7 nvidia-cuda-mps-control";
         assert!(text.contains(quit) && text.contains(&format!("--pid {server_pid} --pid {client_pid}")), "{text}");
     }
@@ -902,7 +902,7 @@ fn forged_reports_end_nobody() {
     assert!(left_alone(&end.expect_code(0).json(), pid).contains("its parent is"), "{}", end.stdout);
     // Its number with another start: reused since.
     let end = run(&name(pid, start_ticks(pid) + 1));
-    assert!(left_alone(&end.expect_code(0).json(), pid).contains("another process by now"), "{}", end.stdout);
+    assert!(left_alone(&end.expect_code(0).json(), pid).contains("another process now"), "{}", end.stdout);
     // PID 1, and the one that runs us.
     for pid in [1, std::process::id()] {
         let end = run(&name(pid, start_ticks(pid)));
@@ -937,7 +937,7 @@ fn a_report_that_is_a_pipe_or_that_a_group_can_write_is_refused_at_once() {
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let end = rig.run(&format!("reclaim --report {} --yes", pipe.display()));
     end.expect_code(125);
-    assert!(end.stderr.contains("pipe.json is no file"), "{}", end.stderr);
+    assert!(end.stderr.contains("pipe.json is not a file"), "{}", end.stderr);
     let option = checked(&rig, "spawn-session { alloc 0 1GiB ready up hold } wait-file up");
     let file = rig.path("r.json");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o664)).unwrap();
@@ -1073,7 +1073,7 @@ fn two_at_once_are_kept_apart() {
     let slow = rig.spawn(&format!("reclaim --pid {one} --grace 1500ms --force --yes --json"));
     wait_until("the first to act", || slow.stderr().contains("TERM sent"));
     let second = rig.spawn(&format!("reclaim --pid {one} --force --yes --json"));
-    wait_until("the second to wait", || second.stderr().contains("another one is at work"));
+    wait_until("the second to wait", || second.stderr().contains("another reclaim is running"));
     assert!(alive(one));
     let first = slow.wait();
     assert_eq!(step(&first.expect_code(0).json(), one)["sent"], serde_json::json!(["TERM", "KILL"]));

@@ -86,7 +86,7 @@ fn a_number_reused_since_the_report_is_refused() {
     let Some(report) = reclaimed_inside(&rig, script) else { return };
     assert!(report["steps"].as_array().unwrap().is_empty(), "{report:#}");
     let why = report["left_alone"][0]["why"].as_str().unwrap();
-    assert!(why.contains("its number belongs to another process by now"), "{report:#}");
+    assert!(why.contains("its number belongs to another process now"), "{report:#}");
 }
 
 #[test]

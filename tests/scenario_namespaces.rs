@@ -84,7 +84,7 @@ fn a_number_from_outside_of_the_container_is_not_said_to_have_ended() {
     let outside = rig.wait_for("outside");
     let binary = env!("CARGO_BIN_EXE_gpuresid");
     let end = inside(&rig, &format!("{binary} --nvml-lib {} reclaim --pid {outside}", rig.library().display()));
-    assert!(end.expect_code(0).stdout.contains(" has ended already, or is not to be seen from here"), "{end:?}");
+    assert!(end.expect_code(0).stdout.contains(" has ended already, or cannot be seen from here"), "{end:?}");
 }
 
 #[test]

@@ -103,7 +103,7 @@ impl Hands<'_> {
                 self.say(&step.shown, "ended");
             } else {
                 let why = if self.allowed.force {
-                    "it does not end of SIGKILL: it is stuck in the kernel".to_owned()
+                    "SIGKILL does not end it: it is stuck in the kernel".to_owned()
                 } else {
                     format!("it did not end within {} of TERM", humantime::format_duration(self.allowed.grace))
                 };

@@ -26,7 +26,7 @@ impl CiJob {
         let cookies: Vec<_> = COOKIES.into_iter().filter_map(|name| Some((name, value(name)?))).collect();
         if cookies.is_empty() {
             return Err(hinted(
-                format!("this is no job of a CI runner: none of {} is set", COOKIES.join(", ")),
+                format!("this is not the job of a CI runner: none of {} is set", COOKIES.join(", ")),
                 "run it in the runner's own job-completed hook; or name the processes: gpuresid reclaim --pid PID",
             ));
         }

@@ -68,7 +68,7 @@ impl Job {
                 format!("the whole job: gpuresid reclaim --job {job}; one process: gpuresid reclaim --pid PID"),
             )),
             Named::Nothing => Err(hinted(
-                format!("{shown} is no number of a Slurm job"),
+                format!("{shown} is not the number of a Slurm job"),
                 "write the number alone, as in: gpuresid reclaim --job 1234; `squeue -u $USER` lists yours",
             )),
             Named::Part(what, variables, values) => Err(hinted(
@@ -159,7 +159,7 @@ mod tests {
         }
         assert!(refused("104.batch").contains("gpuresid reclaim --job 104;"));
         for name in ["", "x", "104_", "104_[1-3]", "104;reboot", "-1", "s1"] {
-            assert!(refused(name).contains("is no number of a Slurm job"), "{name}");
+            assert!(refused(name).contains("is not the number of a Slurm job"), "{name}");
         }
     }
     #[test]

@@ -67,14 +67,14 @@ impl Lock {
             };
             if busy.is_some() && !said {
                 said = true;
-                let _ = writeln!(io::stderr(), "gpuresid: reclaim: another one is at work; waiting for it");
+                let _ = writeln!(io::stderr(), "gpuresid: reclaim: another reclaim is running; waiting for it");
             }
             if start.elapsed() > patience
                 && let Some(name) = busy
             {
                 let name = place.join(OsStr::from_bytes(name.as_bytes()));
                 return Err(hinted(
-                    format!("another gpuresid reclaim has been at work for {} s", patience.as_secs()),
+                    format!("another gpuresid reclaim has been running for {} s", patience.as_secs()),
                     format!("see which: fuser -v {}", name.display()),
                 ));
             }
@@ -124,7 +124,7 @@ impl Locks {
         if found.st_mode & OTHERS_WRITE != 0 && found.st_mode & STICKY == 0 {
             let place = place.display();
             return Err(hinted(
-                format!("cannot keep two runs of reclaim apart: in {place} everybody can remove what is not theirs"),
+                format!("cannot keep two runs of reclaim apart: in {place} anybody can remove what is not theirs"),
                 format!("ask the administrator of this machine for: chmod 1777 {place}"),
             ));
         }
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(
             crate::error::display(&error),
             format!(
-                "error: another gpuresid reclaim has been at work for 0 s\n\nhint: see which: fuser -v {}\n",
+                "error: another gpuresid reclaim has been running for 0 s\n\nhint: see which: fuser -v {}\n",
                 lock.display()
             )
         );

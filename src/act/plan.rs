@@ -81,11 +81,11 @@ pub fn blindness(snapshot: &Snapshot) -> Vec<Gap> {
     for device in snapshot.devices.iter().filter(|d| !d.identity.mig_parent) {
         let label = device.identity.label();
         if device.look.memory.is_none() {
-            gaps.push(Gap::new(label, "its memory could not be read, so it could not be told whether any came back"));
+            gaps.push(Gap::new(label, "its memory could not be read, so it is not known whether any came back"));
         } else if device.look.entries.is_none() {
             gaps.push(Gap::new(
                 label,
-                "its processes could not be listed, so it cannot be told which process holds what",
+                "its processes could not be listed, so it is not known which process holds what",
             ));
         }
     }
@@ -220,7 +220,7 @@ fn admit(
         return Err(no);
     }
     if process.dying {
-        return Err(No::new("it is on its way out, nothing needs to be ended", "look again in a moment: gpuresid"));
+        return Err(No::new("it is already ending, so nothing needs to be done", "look again in a moment: gpuresid"));
     }
     Ok(())
 }
@@ -238,7 +238,7 @@ fn serves(world: &World<'_>, process: &Process, named: &BTreeSet<u32>) -> Option
     let who: Vec<String> = pids.iter().chain([&last]).map(words).collect();
     let all: Vec<String> = pids.iter().chain([&last]).map(|pid| format!(" --pid {pid}")).collect();
     Some(No::new(
-        format!("through it {} uses the GPU, and would lose it", who.join(", ")),
+        format!("it serves others, who would lose the GPU with it: {}", who.join(", ")),
         format!(
             "once that is no loss, quit the service as the user who started it: {}; or end its clients with it: gpuresid \
              reclaim --pid {}{}",
@@ -339,8 +339,8 @@ fn disturbs(world: &World<'_>, process: &Process, role: Role) -> String {
     };
     match below.len() {
         0 => itself,
-        1..=6 => format!("{itself}; below it run {}", below.join(", ")),
-        n => format!("{itself}; {n} processes run below it"),
+        1..=6 => format!("{itself}, and what it has started: {}", below.join(", ")),
+        n => format!("{itself}, and the {n} processes that it has started"),
     }
 }
 

@@ -57,7 +57,7 @@ impl RecordPlace {
     pub fn open(path: &Path) -> Result<Self, String> {
         let shown = path.display();
         if !path.is_absolute() {
-            return Err(format!("{shown} is no absolute path"));
+            return Err(format!("{shown} is not an absolute path"));
         }
         for part in path.ancestors() {
             let facts = fs::symlink_metadata(part).map_err(|error| format!("{}: {error}", part.display()))?;

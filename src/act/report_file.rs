@@ -67,7 +67,7 @@ impl ReportFile {
         };
         let facts = file.metadata().with_context(|| format!("cannot read the report {shown}"))?;
         if !facts.is_file() {
-            return Err(hinted(format!("{shown} is no file"), WHERE_FROM));
+            return Err(hinted(format!("{shown} is not a file"), WHERE_FROM));
         }
         let ours = rustix::process::geteuid().as_raw();
         if facts.uid() != ours && facts.uid() != 0 {
@@ -160,7 +160,7 @@ fn parse(bytes: &[u8], shown: &str) -> anyhow::Result<ReportFile> {
                 "update gpuresid",
             ));
         }
-        return Err(hinted(format!("{shown} is no report of a check"), WHERE_FROM));
+        return Err(hinted(format!("{shown} is not a report of a check"), WHERE_FROM));
     }
     if value.get("simulated").and_then(serde_json::Value::as_bool) == Some(true) {
         return Err(hinted(format!("{shown} is of a simulated GPU: nothing is held"), WHERE_FROM));
@@ -202,7 +202,7 @@ mod tests {
         assert!(with("\"here\"", "\"there\"").contains("of the machine there"));
         assert!(with("\"boot_id\":\"b\"", "\"boot_id\":\"a\"").contains("before this machine was last started"));
         assert!(with("report/1", "report/2").contains("newer gpuresid"));
-        assert!(with("report/1", "status/1").contains("no report of a check"));
+        assert!(with("report/1", "status/1").contains("not a report of a check"));
         assert!(with("\"simulated\":false", "\"simulated\":true").contains("simulated"));
         assert!(refused("{").contains("cut off"));
         assert!(refused(r#"{"schema":"gpuresid.report/1"}"#).contains("damaged report"));

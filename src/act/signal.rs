@@ -77,7 +77,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Gone => f.write_str("it has ended"),
-            Self::Reused(command) => write!(f, "its number belongs to another process by now (`{command}`)"),
+            Self::Reused(command) => write!(f, "its number belongs to another process now (`{command}`)"),
             Self::OtherUser(Some(uid)) => write!(f, "it belongs to user {uid} now"),
             Self::OtherUser(None) => f.write_str("its user cannot be read"),
             Self::NoNvidiaFile => f.write_str("it has no NVIDIA file open, so it holds no GPU memory"),

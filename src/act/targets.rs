@@ -103,7 +103,7 @@ impl Targets {
             Self::Pids(pids) => {
                 let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
                 let has = if pids.len() == 1 { "has" } else { "have" };
-                let elsewhere = if observer.out_of_sight() { ", or is not to be seen from here" } else { "" };
+                let elsewhere = if observer.out_of_sight() { ", or cannot be seen from here" } else { "" };
                 format!("PID {} {has} ended already{elsewhere}", pids.join(", "))
             }
             _ if !all_gone => "the processes found are left alone, for the reasons below".into(),
@@ -150,7 +150,7 @@ fn named(world: &World<'_>, pids: &[u32]) -> anyhow::Result<Found> {
             }
             _ => {
                 let blind = world.snapshot.observer.blind_spot();
-                let elsewhere = blind.map_or_else(String::new, |why| format!(", or is not to be seen: {why}"));
+                let elsewhere = blind.map_or_else(String::new, |why| format!(", or cannot be seen: {why}"));
                 let why = format!("it has ended already{elsewhere}");
                 found.left_alone.push(LeftAlone { pid, command: None, why });
             }
@@ -180,7 +180,7 @@ fn of_report(world: &World<'_>, report: &ReportFile) -> Found {
             }
         };
         if process.id != *id {
-            found.leave(&process, "the one of the report has ended; its number belongs to another process by now");
+            found.leave(&process, "the process in the report has ended; its number belongs to another process now");
             continue;
         }
         if world.guard.never_us(*id).is_err() {
@@ -261,14 +261,14 @@ fn left_over(holder: &Holder, process: &Process) -> Result<Vec<String>, Option<S
         (Cause::Orphan, _) => Ok(holder.why.clone()),
         (_, Some(sign)) => Ok(vec![sign.into()]),
         (Cause::Stopped | Cause::HalfDead | Cause::ForkedCopy | Cause::ExportedHandle | Cause::PeerMapping, None) => {
-            Err(Some(format!("nothing tells that its run has ended; {name_it}")))
+            Err(Some(format!("nothing shows that its run has ended; {name_it}")))
         }
         (Cause::Detached, None) => Err(Some(format!(
-            "detached: what started it is gone or is PID 1, as with nohup, services and containers; that is no sign that \
-             its run has ended; {name_it}"
+            "detached: what started it is gone or is PID 1, as with nohup, services and containers; that does not show \
+             that its run has ended; {name_it}"
         ))),
         (Cause::StuckInKernel, None) => Err(Some("it is stuck in the kernel, where no signal reaches it".into())),
-        (Cause::Draining, None) => Err(Some("it is on its way out, nothing needs to be ended".into())),
+        (Cause::Draining, None) => Err(Some("it is already ending, so nothing needs to be done".into())),
         _ => Err(None),
     }
 }

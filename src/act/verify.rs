@@ -66,7 +66,10 @@ pub fn verify(plan: &mut Plan, before: Looked<'_>, after: Looked<'_>, reader: &P
             remaining = remaining + bytes;
             verified.advice.push(Advice {
                 command: Some(format!("gpuresid reclaim --pid {pid}")),
-                why: format!("{bytes} went over to PID {pid} ({command}), which shared them: this shows what ending it gives back"),
+                why: format!(
+                    "{bytes} passed to PID {pid} ({command}), which shared that memory: this shows what \
+                              ending it gives back"
+                ),
                 disturbs: "nobody: without --yes nothing is ended".into(),
             });
         }
@@ -161,8 +164,8 @@ fn advise(
             Advice {
                 command: Some(format!("cat /proc/{pid}/wchan /proc/{pid}/stack", pid = step.pid)),
                 why: format!(
-                    "SIGKILL was sent to PID {} and waits until the kernel call that it is in ends; this shows which \
-                     call it is. No other signal can do more",
+                    "SIGKILL was sent to PID {} and takes effect when the kernel call that it is in ends; this shows \
+                     which call that is. No other signal can do more",
                     step.pid
                 ),
                 disturbs: "nobody".into(),
@@ -183,7 +186,7 @@ fn advise(
         let rest: Vec<_> = ghost.candidates.iter().map(|pid| format!("--pid {pid}")).collect();
         advice.push(Advice {
             command: Some(format!("gpuresid reclaim {}", rest.join(" "))),
-            why: format!("the memory that the driver lists for PID {} can only be kept by these now", ghost.pid),
+            why: format!("only these can be keeping the memory that the driver lists for PID {}", ghost.pid),
             disturbs: nobody.into(),
         });
     }

@@ -36,7 +36,7 @@ pub(crate) fn of_run(
         steps.push(step(
             Some("gpuresid".into()),
             if holders.is_empty() && !is_left {
-                "look at the GPUs now: what could not be read does not tell whether anything is left"
+                "look at the GPUs now: too little could be read to tell whether anything is left"
             } else if all_growth_counts(scene) && holders.iter().any(|h| h.grown() > Bytes::ZERO) {
                 "see who has more than before: `--scope device` charges all growth, also that of processes that were there \
                  before and do their work; where those are not yours to end, charge only what is new: `--scope new`"
@@ -131,7 +131,7 @@ fn firm(scene: &Scene<'_>, holder: &Holder, mut step: Advice) -> Advice {
     let process = scene.living(holder);
     let handles = process.is_some_and(|p| p.on_sigterm == Some(OnSigterm::Handles));
     let why = if process.is_some_and(kernel::resists_sigterm) {
-        "; it does nothing on a plain kill"
+        "; a plain kill does nothing to it"
     } else if holder.inner_pid == Some(1) && !handles {
         "; it is the first process of its PID namespace, which no other signal ends"
     } else {
@@ -158,14 +158,15 @@ fn writes_its_core(scene: &Scene<'_>, holder: &Holder) -> Vec<Advice> {
         step(
             Some("gpuresid".into()),
             format!(
-                "look again later: PID {pid} ends by itself when its core is written, which takes as long as its memory is large"
+                "look again later: PID {pid} ends by itself once its core dump is written; the more memory it has, the \
+                 longer that takes"
             ),
             "nobody",
         ),
         step(
             Some(format!("kill -KILL {pid}")),
             format!(
-                "only if nobody wants the core: end it at once{bytes}; the core is cut short and is of no use then"
+                "only if nobody needs the core dump: end it at once{bytes}; the dump is then cut short and of no use"
             ),
             format!("whoever wants to know why {} crashed", name(holder)),
         ),
@@ -184,7 +185,7 @@ pub(super) fn of_holder(scene: &Scene<'_>, holder: &Holder) -> Vec<Draft> {
         return plain(vec![step(
             None,
             format!(
-                "PID {pid} is what gpuresid was started from, so it is not to be ended for this: free the memory in it \
+                "gpuresid was started from PID {pid}, so do not end that for this: free the memory in it \
                  (`del`, then `torch.cuda.empty_cache()`), or look again when it has ended"
             ),
             "nobody",
@@ -219,7 +220,8 @@ pub(super) fn of_holder(scene: &Scene<'_>, holder: &Holder) -> Vec<Draft> {
             step(
                 Some(format!("kill {pid}")),
                 format!(
-                    "end the process that keeps the exported allocation{whose}; the look after it shows whether it was this one"
+                    "end the process that keeps the exported allocation{whose}; the next look shows whether it was \
+                     this one"
                 ),
                 name(holder),
             )
@@ -302,7 +304,7 @@ fn stuck(holder: &Holder, process: &Process) -> Vec<Advice> {
     if let Some(what) = kernel::waits_for(process) {
         steps.push(step(
             None,
-            format!("cure what PID {pid} waits for ({what}): it goes on, or ends, as soon as that answers"),
+            format!("fix what PID {pid} is waiting for ({what}): it goes on, or ends, as soon as that answers"),
             "nobody",
         ));
     } else {
@@ -437,8 +439,8 @@ fn see_more(scene: &Scene<'_>, wanted: bool) -> Vec<Advice> {
         steps.push(step(
             Some("sudo gpuresid".into()),
             format!(
-                "look as root: the open files of {} process(es) of other users could not be read",
-                scene.snapshot.uninspected.len()
+                "look as root: the open files of {} of other users could not be read",
+                text::count(scene.snapshot.uninspected.len(), "process", "processes")
             ),
             "nobody",
         ));

@@ -71,7 +71,12 @@ pub(crate) fn cause(scene: &Scene<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<S
         let others = process.threads.saturating_sub(1);
         return because(
             Cause::HalfDead,
-            format!("its main thread has ended while {others} other thread(s) live and keep the GPU open"),
+            match others {
+                1 => "its main thread has ended while another thread lives on and keeps the GPU open".into(),
+                others => {
+                    format!("its main thread has ended while {others} other threads live on and keep the GPU open")
+                }
+            },
         );
     }
     if let Some(why) = mps_server(scene, evidence) {
@@ -255,7 +260,7 @@ fn after_the_fact(scene: &Scene<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<Str
         Parent::Adopted(parent) => (
             Cause::Detached,
             vec![format!(
-                "what started it has gone: its parent is {} ({}), which did not start it and has adopted it",
+                "what started it is gone: its parent is {} ({}), which did not start it and has adopted it",
                 text::clean(&parent.comm),
                 parent.id.pid
             )],
@@ -263,12 +268,13 @@ fn after_the_fact(scene: &Scene<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<Str
         Parent::Either(parent) => (
             Cause::Detached,
             vec![format!(
-                "its parent is {} ({}): what started it has gone or let it go on purpose (nohup, a service, a container's \
+                "its parent is {} ({}): what started it is gone, or let it go on purpose (nohup, a service, a \
+                 container's \
                  main process)",
                 parent.comm, parent.id.pid
             )],
         ),
-        Parent::Unseen => (Cause::Detached, vec!["it has no parent that is visible from here".into()]),
+        Parent::Unseen => (Cause::Detached, vec!["no parent of it is visible from here".into()]),
     }
 }
 

@@ -83,7 +83,7 @@ fn few_looks(run: &Run<'_>) -> Option<Finding> {
 fn new_devices(run: &Run<'_>) -> Option<Finding> {
     let new: Vec<_> = run.before.newcomers(run.after.present()).map(DeviceIdentity::label).collect();
     let (was, whose) = if new.len() == 1 { ("was", "its") } else { ("were", "their") };
-    let text = || format!("{} {was} not there before, so nothing is said about {whose} memory.", new.join(", "));
+    let text = || format!("{} {was} not there before, so nothing can be said about {whose} memory.", new.join(", "));
     (!new.is_empty()).then(|| finding(FindingKind::Note, None, None, text()))
 }
 
@@ -180,8 +180,8 @@ fn busy_without_memory(scene: &Scene<'_>) -> Vec<Finding> {
         .filter_map(|d| {
             let percent = busy(d)?;
             let text = format!(
-                "it is said to be {percent}% busy while nobody holds memory on it. The number is that of the last second, so \
-                 a process may just have ended; if it stays, the GPU hangs (see `dmesg | grep -i xid`)."
+                "it is reported to be {percent}% busy while nobody holds memory on it. That is the figure for the last \
+                 second, so a process may just have ended; if it stays so, the GPU hangs (see `dmesg | grep -i xid`)."
             );
             Some(finding(FindingKind::Utilization, Some(&d.identity.uuid), None, text))
         })
@@ -197,9 +197,9 @@ fn platform(scene: &Scene<'_>) -> Vec<Finding> {
             let silent = entries.iter().filter(|e| e.bytes.is_none()).count();
             let text = if d.look.memory.is_none() {
                 format!(
-                    "the driver lists {} process(es) and does not tell how much memory is in use, as on platforms where \
+                    "the driver lists {} and does not tell how much memory is in use, as on platforms where \
                      GPU and CPU share their memory.",
-                    entries.len()
+                    text::count(entries.len(), "process", "processes")
                 )
             } else if silent > 0 {
                 format!(
@@ -237,8 +237,9 @@ fn died(run: &Run<'_>) -> Option<Finding> {
     };
     let text = match oom {
         Some(n) => format!(
-            "{text} The kernel's out-of-memory killer ended {n} process(es) of this group during the run: the machine (not \
-             the GPU) ran out of memory."
+            "{text} The kernel's out-of-memory killer ended {} of this group during the run: the machine (not \
+             the GPU) ran out of memory.",
+            text::count(usize::try_from(n).unwrap_or(usize::MAX), "process", "processes")
         ),
         None => text,
     };
@@ -371,9 +372,10 @@ fn draining(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged], holders: &[Hold
     if !leaving.is_empty() {
         let bytes: Bytes = leaving.iter().map(|h| h.held()).sum();
         let text = format!(
-            "{bytes} are still on their way back: {} process(es) of the command are exiting. A longer `--settle` would see \
-             the end of it.",
-            leaving.len()
+            "{bytes} are still on their way back: {} of the command {} exiting. A longer `--settle` would show the end \
+             of it.",
+            text::count(leaving.len(), "process", "processes"),
+            if leaving.len() == 1 { "is" } else { "are" }
         );
         return Some(finding(FindingKind::Draining, None, Some(bytes), text));
     }
@@ -384,8 +386,9 @@ fn draining(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged], holders: &[Hold
     let fell: Bytes = run.trace.devices.iter().map(|d| d.settled_fall).sum();
     if run.launch.settle_end == Some(SettleEnd::Cap) && fell > NOTICEABLE {
         let text = format!(
-            "Every process of the command is gone; {fell} came back since, and {bytes} were still there when the time to \
-             settle was up. A longer `--settle` would see the end of it."
+            "Every process of the command is gone; {fell} have come back since, and {bytes} were still there when the \
+             time to \
+             settle was up. A longer `--settle` would show the end of it."
         );
         return Some(finding(FindingKind::Draining, None, Some(bytes), text));
     }

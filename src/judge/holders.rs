@@ -46,7 +46,7 @@ pub(crate) fn holders(scene: &Scene<'_>) -> (Vec<Holder>, Vec<Ghost>) {
                 if let Some(bytes) = e.entry.bytes {
                     draft.why.push(format!("NVML lists it with {bytes} on {}", device.label()));
                 } else {
-                    draft.why.push(format!("NVML lists it on {}, without telling its memory", device.label()));
+                    draft.why.push(format!("NVML lists it on {}, without an amount of memory", device.label()));
                 }
             }
             Keeper::Ghost { id, impostor } => {
@@ -60,7 +60,7 @@ pub(crate) fn holders(scene: &Scene<'_>) -> (Vec<Holder>, Vec<Ghost>) {
                     draft.held.push(held(process, device.uuid.clone(), device.minor, bytes));
                     if !only {
                         draft.why.push(format!(
-                            "one of {} processes that can keep the memory of PID {}; how it divides cannot be seen",
+                            "one of {} processes that can keep the memory of PID {}; how that is divided cannot be seen",
                             e.candidates.len(),
                             e.entry.pid
                         ));
@@ -200,7 +200,7 @@ fn finish(scene: &Scene<'_>, draft: Draft<'_>) -> Holder {
     why.extend(keeps_busy(scene, process));
     match &process.files {
         Some(files) if files.total() > 0 => why.push(describe_files(files)),
-        None => why.push("its open files may not be read by this user, so that more cannot be said".into()),
+        None => why.push("this user may not read its open files, so nothing more can be said".into()),
         Some(_) => {}
     }
     // Its memory is what the driver says at the end, everything else is older.
@@ -353,7 +353,8 @@ fn keeps_busy(scene: &Scene<'_>, process: &Process) -> Option<String> {
     let named: Vec<String> = named.into_iter().collect();
     (!named.is_empty()).then(|| {
         format!(
-            "it has the capability file of {} open, which keeps that busy: it cannot be destroyed meanwhile",
+            "it has the capability file of {} open, which keeps that busy: it cannot be destroyed as long as that is \
+             open",
             named.join(", ")
         )
     })

@@ -46,8 +46,11 @@ fn all(scene: &Scene<'_>, verb: &str, these: &[&Holder]) -> Option<Advice> {
     if verb.starts_with("gpuresid") {
         let step = reclaim::of_left_over(these);
         let pids: Vec<String> = these.iter().map(|holder| holder.pid.to_string()).collect();
-        let why =
-            if verb.contains("--force") { format!("{}; they do nothing on a plain kill", step.why) } else { step.why };
+        let why = if verb.contains("--force") {
+            format!("{}; a plain kill does nothing to them", step.why)
+        } else {
+            step.why
+        };
         return Some(Advice { command: Some(format!("{verb} {}", pids.join(" "))), why, ..step });
     }
     let mut why = match first.cause {
@@ -60,7 +63,7 @@ fn all(scene: &Scene<'_>, verb: &str, these: &[&Holder]) -> Option<Advice> {
         _ => format!("end all {n}{bytes}{whose}{}", again(scene, first, scene.living(first))),
     };
     if verb != "kill" {
-        why.push_str("; they do nothing on a plain kill");
+        why.push_str("; a plain kill does nothing to them");
     }
     let pids: Vec<u32> = these.iter().map(|holder| holder.pid).collect();
     let named: Vec<String> = pids.iter().map(ToString::to_string).collect();

@@ -58,7 +58,7 @@ fn refuse(found: &str, shown: &str) -> anyhow::Error {
     let number =
         |name: &str| name.rsplit_once('/').and_then(|(kind, n)| Some((kind.to_string(), n.parse::<u32>().ok()?)));
     let (Some((kind, theirs)), Some((ours_kind, ours))) = (number(found), number(schema::SNAPSHOT)) else {
-        return hinted(format!("{shown} is no snapshot of gpuresid"), TAKE_ONE);
+        return hinted(format!("{shown} is not a snapshot of gpuresid"), TAKE_ONE);
     };
     if kind == ours_kind && theirs > ours {
         return hinted(
@@ -70,9 +70,9 @@ fn refuse(found: &str, shown: &str) -> anyhow::Error {
         "gpuresid.report" => "a report",
         "gpuresid.status" => "a status",
         "gpuresid.observation" => "an observation",
-        _ => return hinted(format!("{shown} is no snapshot that this version reads ({found})"), TAKE_ONE),
+        _ => return hinted(format!("{shown} is not a snapshot that this version can read ({found})"), TAKE_ONE),
     };
-    hinted(format!("{shown} is {what} of gpuresid, no snapshot"), TAKE_ONE)
+    hinted(format!("{shown} is {what} of gpuresid, not a snapshot"), TAKE_ONE)
 }
 
 #[cfg(test)]
@@ -91,15 +91,15 @@ mod tests {
             "error: b.json was made by a newer gpuresid (gpuresid.snapshot/2; this version reads \
              gpuresid.snapshot/1)\n\nhint: update gpuresid, or take the snapshot again with this version\n"
         );
-        assert_eq!(message("{}"), format!("error: b.json is no snapshot of gpuresid{take}"));
-        assert_eq!(message("[1]"), format!("error: b.json is no snapshot of gpuresid{take}"));
+        assert_eq!(message("{}"), format!("error: b.json is not a snapshot of gpuresid{take}"));
+        assert_eq!(message("[1]"), format!("error: b.json is not a snapshot of gpuresid{take}"));
         assert_eq!(
             message("{\"schema\":\"gpuresid.report/1\"}"),
-            format!("error: b.json is a report of gpuresid, no snapshot{take}")
+            format!("error: b.json is a report of gpuresid, not a snapshot{take}")
         );
         assert_eq!(
             message("{\"schema\":\"other.tool/9\"}"),
-            format!("error: b.json is no snapshot that this version reads (other.tool/9){take}")
+            format!("error: b.json is not a snapshot that this version can read (other.tool/9){take}")
         );
     }
 

@@ -322,7 +322,7 @@ fn cannot_create(path: &Path, directory: &Path, error: &io::Error) -> anyhow::Er
             "name a file in a directory that can be written, such as /tmp",
         ),
         io::ErrorKind::NotADirectory => {
-            hinted(format!("cannot write {shown}: {directory} is no directory"), "name a file in a directory")
+            hinted(format!("cannot write {shown}: {directory} is not a directory"), "name a file in a directory")
         }
         // tempfile's own message names its random file, which helps nobody.
         kind => match error.raw_os_error() {

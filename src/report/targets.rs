@@ -58,7 +58,8 @@ impl FromStr for ReportTarget {
                 Some(format) => (Some(format), path),
                 None => {
                     return wrong(format!(
-                        "there is no report format `{name}`; there are json and observation. For a file of that name \
+                        "there is no report format `{name}`; the formats are json and observation. For a file of that \
+                         name \
                          write json:./{text}"
                     ));
                 }
@@ -185,7 +186,7 @@ mod tests {
             ("r.html", "this version writes no .html reports; it writes json and observation"),
             (
                 "html:r.html",
-                "there is no report format `html`; there are json and observation. For a file of that name write \
+                "there is no report format `html`; the formats are json and observation. For a file of that name write \
                  json:./html:r.html",
             ),
             (

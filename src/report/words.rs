@@ -1,5 +1,6 @@
 //! The words for people: causes, ages, amounts, the names of devices. One place, so that all formats say the same.
 
+pub use crate::text::count;
 use crate::{
     model::{Bytes, Cause, Holder, Restarter, SettleEnd},
     text,
@@ -47,11 +48,11 @@ pub const fn meaning(cause: Cause) -> &'static str {
         Cause::Detached => {
             "what started it is gone or is PID 1; that is usual for services, nohup and containers, so nothing may be wrong"
         }
-        Cause::ContextOnly => "it has a GPU context and about no memory beside it",
+        Cause::ContextOnly => "it has a GPU context and hardly any memory besides",
         Cause::GrownNeighbour => "it is somebody else's and has taken more memory since",
         Cause::NewNeighbour => "it is somebody else's and has started since",
         Cause::OutOfSight => "the driver lists it, but it cannot be seen from here",
-        Cause::Platform => "it uses the GPU, and the driver does not tell how much memory it has on this platform",
+        Cause::Platform => "it uses the GPU, and on this platform the driver does not tell how much memory it has",
         Cause::OpenOnly => "it has a GPU open and is not known to hold memory",
         Cause::InUse => "it is running and nothing about it stands out",
     }
@@ -149,15 +150,10 @@ pub fn interval(low: Bytes, high: Option<Bytes>) -> String {
     }
 }
 
-/// `1 GPU`, `2 GPUs`.
-pub fn count(n: usize, one: &str, many: &str) -> String {
-    if n == 1 { format!("1 {one}") } else { format!("{n} {many}") }
-}
-
 /// Who may start a process again that a plan ends.
 pub fn restarter(restarter: &Restarter) -> String {
     let shown = text::shorten(&restarter.command, 80);
-    format!("PID {} ({shown}) started it, lives, and may start it again", restarter.pid)
+    format!("PID {} ({shown}) started it, is still alive, and may start it again", restarter.pid)
 }
 
 /// `a`, `a and b`, `a, b and c`.

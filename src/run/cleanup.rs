@@ -281,7 +281,7 @@ impl<'a> Work<'a> {
             }
             let why = one.trouble.unwrap_or_else(|| {
                 if one.sent.contains(&Signal::KILL) {
-                    "it does not end of SIGKILL: it is stuck in the kernel, or belongs to another user now".into()
+                    "SIGKILL does not end it: it is stuck in the kernel, or belongs to another user now".into()
                 } else {
                     "it still runs: SIGKILL could not be sent".into()
                 }

@@ -13,7 +13,6 @@ use crate::{
     error::hinted,
     model::{BootId, Gap, ProcId, TorchRecord, TorchStart, TorchView},
 };
-use anyhow::Context;
 use rustix::{
     fs::{Mode, OFlags},
     thread::ClockId,
@@ -196,7 +195,7 @@ fn read_file(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     let mut bytes = Vec::new();
     file.take(most + 1).read_to_end(&mut bytes)?;

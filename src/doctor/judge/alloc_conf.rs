@@ -129,17 +129,17 @@ fn allowed(value: &Value, text: &str) -> Result<(), String> {
     match value {
         Value::Whole { least, unit } => match text.parse::<u64>() {
             Ok(n) if n >= *least => Ok(()),
-            _ => Err(format!("`{text}` is no whole number of {unit} from {least} on")),
+            _ => Err(format!("`{text}` is not a whole number of {unit} of at least {least}")),
         },
         Value::Fraction { one_too } => match text.parse::<f64>() {
             Ok(n) if n > 0.0 && (n < 1.0 || *one_too && n <= 1.0) => Ok(()),
-            _ => Err(format!("`{text}` does not lie between 0 and 1")),
+            _ => Err(format!("`{text}` is not between 0 and 1")),
         },
         Value::OneOf { values } if values.iter().any(|v| v == text) => Ok(()),
         Value::OneOf { values } => Err(format!("`{text}` is not one of {}", values.join(", "))),
         Value::PowerOfTwo { most } => match text.parse::<u64>() {
             Ok(n) if n.is_power_of_two() && n <= *most => Ok(()),
-            _ => Err(format!("`{text}` is no power of two up to {most}")),
+            _ => Err(format!("`{text}` is not a power of two up to {most}")),
         },
         Value::Divisions => divisions(text),
     }
@@ -148,13 +148,13 @@ fn allowed(value: &Value, text: &str) -> Result<(), String> {
 fn divisions(text: &str) -> Result<(), String> {
     let power = |n: &str| n.parse::<u64>().is_ok_and(u64::is_power_of_two);
     let Some(list) = text.strip_prefix('[') else {
-        return if power(text) { Ok(()) } else { Err(format!("`{text}` is no power of two")) };
+        return if power(text) { Ok(()) } else { Err(format!("`{text}` is not a power of two")) };
     };
     let Some(list) = list.strip_suffix(']') else { return Err("the list is not closed by ]".into()) };
     for pair in list.strip_suffix(',').unwrap_or(list).split(',') {
         let fits = pair.split_once(':').is_some_and(|(size, n)| (size == ">" || power(size)) && (n == "0" || power(n)));
         if !fits {
-            return Err(format!("`{pair}` is no pair of powers of two"));
+            return Err(format!("`{pair}` is not a pair of powers of two"));
         }
     }
     Ok(())
@@ -216,13 +216,13 @@ mod tests {
             ("expandeable_segments:True", "`expandable_segments` is one"),
             ("expandable_segments:true", "`true` is not one of True, False"),
             ("expandable_segments", "has no value"),
-            ("max_split_size_mb:8", "from 20 on"),
-            ("max_split_size_mb:8MB", "no whole number"),
-            ("max_split_size_mb:MB", "no whole number"),
+            ("max_split_size_mb:8", "of at least 20"),
+            ("max_split_size_mb:8MB", "not a whole number"),
+            ("max_split_size_mb:MB", "not a whole number"),
             ("garbage_collection_threshold:80", "between 0 and 1"),
             ("garbage_collection_threshold:1.0", "between 0 and 1"),
-            ("roundup_power2_divisions:3", "no power of two"),
-            ("roundup_power2_divisions:[256:3]", "no pair"),
+            ("roundup_power2_divisions:3", "not a power of two"),
+            ("roundup_power2_divisions:[256:3]", "not a pair"),
             ("roundup_power2_divisions:[256:2", "not closed"),
             ("backend:async", "native, cudaMallocAsync"),
             ("pinned_num_register_threads:256", "up to 128"),

@@ -55,8 +55,8 @@ fn addressing(device: &DeviceIdentity, lines: &mut Lines) {
         (SystemPages::Node(node), _) => {
             let text = format!(
                 "{gpu}: its memory is NUMA node {node} of this machine, so page cache and host pages of any process count \
-                 as used too, and may stay after a process has ended; memory that no process is \
-                 listed with is no sign of a leftover there"
+                 as used too, and may stay after a process has ended; memory that is listed \
+                 with no process is not a sign of a leftover there"
             );
             lines.ok(check, text).source = Some(MEMORY_OF_NODES.into());
         }
@@ -65,12 +65,12 @@ fn addressing(device: &DeviceIdentity, lines: &mut Lines) {
                 check,
                 format!(
                     "{gpu}: addressing mode ATS; whether its memory is a NUMA node of this machine, where the system's own \
-                     pages count as used, is not told by this driver (`numactl -H` shows nodes without CPUs)"
+                     pages count as used, this driver does not tell (`numactl -H` shows nodes without CPUs)"
                 ),
             );
         }
         (SystemPages::No, Some(Addressing::Ats)) => {
-            lines.ok(check, format!("{gpu}: addressing mode ATS, and its memory is no NUMA node of this machine"));
+            lines.ok(check, format!("{gpu}: addressing mode ATS, and its memory is not a NUMA node of this machine"));
         }
         (SystemPages::No, Some(Addressing::Hmm)) => {
             lines.ok(check, format!("{gpu}: addressing mode HMM: programs may use system memory on it"));
@@ -91,7 +91,10 @@ fn settings(device: &DeviceFacts, instances: usize, facts: &Facts, lines: &mut L
         Some(false) => {
             lines.warn(
                 "device.persistence",
-                format!("{gpu}: persistence mode is off, so the driver starts the GPU anew for each first program"),
+                format!(
+                    "{gpu}: persistence mode is off, so the driver has to start the GPU again for the first \
+                         program after a pause"
+                ),
                 format!("sudo nvidia-smi -i {n} -pm 1"),
             );
         }
@@ -102,7 +105,7 @@ fn settings(device: &DeviceFacts, instances: usize, facts: &Facts, lines: &mut L
         Some(mig) if mig.now != mig.next => {
             lines.warn(
                 "device.mig",
-                format!("{gpu}: MIG is {} and waits to be {}: a reset is needed", on(mig.now), on(mig.next)),
+                format!("{gpu}: MIG is {} and will be {} after a reset", on(mig.now), on(mig.next)),
                 reset(n),
             );
         }
@@ -125,7 +128,7 @@ fn settings(device: &DeviceFacts, instances: usize, facts: &Facts, lines: &mut L
         Some(ecc) if ecc.now != ecc.next => {
             lines.warn(
                 "device.ecc",
-                format!("{gpu}: ECC is {} and waits to be {}: a reset is needed", on(ecc.now), on(ecc.next)),
+                format!("{gpu}: ECC is {} and will be {} after a reset", on(ecc.now), on(ecc.next)),
                 reset(n),
             );
         }
@@ -215,11 +218,11 @@ fn repairs(device: &DeviceFacts, gpu: &str, lines: &mut Lines) {
         if pending {
             lines.warn(
                 "device.retired_pages",
-                format!("{gpu}: pages of memory with errors wait for a reset to be retired"),
+                format!("{gpu}: memory pages with errors will be retired at the next reset"),
                 reset(n),
             );
         } else {
-            lines.ok("device.retired_pages", format!("{gpu}: no page waits to be retired"));
+            lines.ok("device.retired_pages", format!("{gpu}: no memory page is waiting to be retired"));
         }
     }
     match device.remapped_rows {
@@ -233,13 +236,14 @@ fn repairs(device: &DeviceFacts, gpu: &str, lines: &mut Lines) {
         Some(rows) if rows.pending => {
             lines.warn(
                 "device.remapped_rows",
-                format!("{gpu}: a faulty row of memory waits for a reset to be replaced"),
+                format!("{gpu}: a faulty row of memory will be replaced at the next reset"),
                 reset(n),
             );
         }
         Some(rows) if rows.correctable + rows.uncorrectable > 0 => {
             let total = rows.correctable + rows.uncorrectable;
-            lines.ok("device.remapped_rows", format!("{gpu}: rows of memory replaced so far: {total}, none waits"));
+            lines
+                .ok("device.remapped_rows", format!("{gpu}: rows of memory replaced so far: {total}, none is waiting"));
         }
         Some(_) => {
             lines.ok("device.remapped_rows", format!("{gpu}: no row of memory was replaced"));

@@ -83,8 +83,8 @@ fn does_not_answer(facts: &Facts, failure: &Failure, lines: &mut Lines) {
         "driver.files",
         match seen.holders.len() {
             0 => "nobody who can be seen from here has its device files open".into(),
-            1 => "one process has its device files open; it stands at the end".into(),
-            many => format!("{many} processes have its device files open; they stand at the end"),
+            1 => "one process has its device files open; it is listed at the end".into(),
+            many => format!("{many} processes have its device files open; they are listed at the end"),
         },
     );
     // The first is the driver's own.
@@ -115,7 +115,10 @@ fn kernel(facts: &Facts, library: Option<&str>, lines: &mut Lines) {
     match library {
         Some(library) if library != module => lines.warn(
             "driver.kernel",
-            format!("the {kind} is {module} and the library speaks of {library}: another library, or an upgrade without a reload"),
+            format!(
+                "the {kind} is {module} and the library says {library}: it is another library, or the driver was \
+                     upgraded and not reloaded"
+            ),
             "cat /proc/driver/nvidia/version",
         ),
         _ => lines.ok("driver.kernel", format!("the {kind} is {module}")),
@@ -189,7 +192,7 @@ fn preloads(facts: &Facts, mapped: &[String], lines: &mut Lines) {
     if let Some(shim) = shims.first() {
         lines.warn(
             "library.preload",
-            format!("{shim} stands before NVIDIA's libraries and gives its own numbers for memory"),
+            format!("{shim} is loaded before NVIDIA's libraries and gives its own numbers for memory"),
             "env -u LD_PRELOAD gpuresid doctor",
         );
         return;

@@ -24,7 +24,7 @@ pub(super) fn judge(facts: &Facts, table: &Table, lines: &mut Lines) {
         Some(other) => {
             lines.warn(
                 "env.CUDA_DEVICE_ORDER",
-                format!("`{other}` is no order that CUDA knows"),
+                format!("`{other}` is not an order that CUDA knows"),
                 "export CUDA_DEVICE_ORDER=PCI_BUS_ID",
             );
         }

@@ -97,30 +97,32 @@ fn sight(facts: &Facts, lines: &mut Lines) {
     };
     match observer.initial_pid_namespace {
         Some(true) => {
-            lines.ok("namespace.pid", "this is the machine's first PID namespace: every process shows");
+            lines.ok("namespace.pid", "this is the machine's first PID namespace: every process can be seen");
         }
         Some(false) => {
             lines.warn(
                 "namespace.pid",
-                "this is a container or another private PID namespace: processes outside it do not show, and may hold memory",
+                "this is a container or another private PID namespace: processes outside it cannot be seen, and may \
+                 hold memory",
                 "docker run --pid=host …",
             );
         }
         None => {
-            lines.hidden("namespace.pid", "whether this is the machine's first PID namespace could not be told");
+            lines.hidden("namespace.pid", "it could not be told whether this is the machine's first PID namespace");
         }
     }
     match facts.machine.initial_cgroup_namespace {
         Some(true) => {
             lines.ok(
                 "namespace.cgroup",
-                "this is the machine's first cgroup namespace: containers and units show by name",
+                "this is the machine's first cgroup namespace: containers and units can be named",
             );
         }
         Some(false) => {
             lines.warn(
                 "namespace.cgroup",
-                "this is a private cgroup namespace: which container or unit a process belongs to shows in part only",
+                "this is a private cgroup namespace: which container or unit a process belongs to can be seen only in \
+                 part",
                 "docker run --cgroupns=host …",
             );
         }
@@ -163,7 +165,7 @@ fn shm(fill: Fill, lines: &mut Lines) {
 fn xid(xids: &[Xid], lines: &mut Lines) {
     let recent: Vec<&Xid> = xids.iter().filter(|xid| xid.ago.is_none_or(|ago| ago <= RECENT)).collect();
     if recent.is_empty() {
-        let older = if xids.is_empty() { "" } else { " in the last day, older ones are there" };
+        let older = if xids.is_empty() { "" } else { " in the last day, but older ones" };
         lines.ok("xid", format!("the kernel's log has no Xid line{older}"));
         return;
     }
@@ -203,7 +205,7 @@ fn mps(facts: &Facts, lines: &mut Lines) {
         if told && mps.directory_exists {
             lines.warn(
                 "mps",
-                format!("CUDA_MPS_PIPE_DIRECTORY names {directory}, and no MPS daemon is visible behind it"),
+                format!("CUDA_MPS_PIPE_DIRECTORY names {directory}, and no MPS daemon can be seen there"),
                 "unset CUDA_MPS_PIPE_DIRECTORY",
             );
         } else if told {

@@ -67,7 +67,7 @@ fn whole(torch: &Torch, installs: &[Torch], interpreter: &Path, lines: &mut Line
     if let Some(other) = installs.get(1) {
         lines.warn(
             "torch.install",
-            format!("another PyTorch lies in {} and is hidden by this one", other.site.display()),
+            format!("another PyTorch is in {} and is hidden by this one", other.site.display()),
             format!("{} -m pip show -f torch", pasted(interpreter)),
         );
     }
@@ -100,7 +100,7 @@ fn faults(facts: &Facts, version: &Version, table: &Table, interpreter: &Path, l
         lines.warn(&format!("torch.fault.{}", fault.id), fault.text.clone(), fix).source = Some(source.clone());
     }
     if !any {
-        lines.ok("torch.fault", format!("no fault with memory is known of {} as it is set up here", version.release()));
+        lines.ok("torch.fault", format!("no memory bug of {} is known as it is set up here", version.release()));
     }
 }
 

@@ -54,7 +54,7 @@ pub fn look(path: Option<PathBuf>, environment: &BTreeMap<String, String>) -> Py
         return Python::None("no python3 and no python on PATH".into());
     };
     if !interpreter.is_file() {
-        return Python::None(format!("{} is no interpreter and no environment", interpreter.display()));
+        return Python::None(format!("{} is neither an interpreter nor an environment", interpreter.display()));
     }
     if is_script(&interpreter) {
         return Python::Unclear(interpreter, "it is a script that starts another Python".into());

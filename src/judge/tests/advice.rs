@@ -119,7 +119,7 @@ fn what_gpuresid_runs_in_is_in_no_advice() {
     let mut above: Vec<_> = std::iter::once(tests).chain(shell()).collect();
     let report = compared(listed(&[(70, 4000)]), vec![cuda(70, shell())], &above);
     assert_eq!(advised(&report), [""; 0]);
-    assert!(report.advice[0].why.starts_with("PID 70 is what gpuresid was started from"), "{:?}", report.advice);
+    assert!(report.advice[0].why.starts_with("gpuresid was started from PID 70"), "{:?}", report.advice);
     let agent = ancestor(id(65, 6), "pt_elastic");
     above.push(agent.clone());
     let report = compared(listed(&[(71, 4000)]), vec![rank(71, vec![agent])], &above);

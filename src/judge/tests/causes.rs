@@ -659,8 +659,8 @@ fn who_writes_a_core_ends_by_itself_and_is_not_to_be_killed_blindly() {
         assert!(why.contains(part), "{part}: {why}");
     }
     assert_eq!(commands(&report), ["gpuresid", "kill -KILL 70"]);
-    assert!(report.advice[0].why.contains("ends by itself when its core is written"), "{:?}", report.advice);
-    assert!(report.advice[1].why.contains("only if nobody wants the core"), "{:?}", report.advice);
+    assert!(report.advice[0].why.contains("ends by itself once its core dump is written"), "{:?}", report.advice);
+    assert!(report.advice[1].why.contains("only if nobody needs the core dump"), "{:?}", report.advice);
     assert!(report.advice[1].disturbs.contains("why PID 70 (python3 train.py) crashed"), "{:?}", report.advice);
     // A slow disk, and threads that wait for the writer, are no trouble; a server that does not answer is.
     let waiting = |channel| {

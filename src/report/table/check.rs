@@ -355,7 +355,7 @@ fn holders(page: &mut Page<'_>, report: &Report) -> io::Result<()> {
     let groups: [(&str, Vec<&Holder>); 4] = [
         (if comparison { "New since the earlier snapshot" } else { "Left by the command" }, of(Lineage::Own)),
         (if comparison { "Perhaps new" } else { "Perhaps left by the command" }, of(Lineage::Unknown)),
-        ("There before, with more now: charged, because all growth is", grown),
+        ("There before and grown since: charged, because all growth is", grown),
         ("Others on these GPUs, not charged", others),
     ];
     for (heading, group) in groups.into_iter().filter(|(_, group)| !group.is_empty()) {

@@ -277,7 +277,7 @@ impl Page<'_> {
         for leftover in leftovers.iter().take(shown) {
             let doubt = match leftover.unused {
                 Some(true) => "nobody uses it any more",
-                _ => "nobody that can be inspected uses it; not everybody can be",
+                _ => "nobody who can be inspected uses it, but not everybody can be inspected",
             };
             self.paragraph("- ", &format!("{}: {}; {doubt}", leftover.path, leftover.bytes))?;
             self.command("  remove it: ", &leftover.remove)?;

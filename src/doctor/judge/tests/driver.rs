@@ -36,9 +36,7 @@ fn a_driver_that_does_not_answer() {
 fn library_and_kernel_module() {
     says("driver", Level::Ok, "580.159.04 answers for 2 GPUs, serves CUDA 13.0", |_| {});
     says("driver.kernel", Level::Ok, "open kernel module is 580.159.04", |_| {});
-    says("driver.kernel", Level::Warn, "570.1 and the library speaks of 580", |f| {
-        f.kernel.module = Some("570.1".into())
-    });
+    says("driver.kernel", Level::Warn, "570.1 and the library says 580", |f| f.kernel.module = Some("570.1".into()));
     says("driver.kernel", Level::CouldNotLook, "no version", |f| f.kernel.module = None);
     says("library", Level::Ok, LIBRARY, |_| {});
     says("library.stub", Level::Fail, "stub for linking", |f| {
@@ -67,10 +65,10 @@ fn library_and_kernel_module() {
 #[test]
 fn preloaded_libraries() {
     says("library.preload", Level::Ok, "nothing", |_| {});
-    says("library.preload", Level::Warn, "libvgpu.so stands before", |f| {
+    says("library.preload", Level::Warn, "libvgpu.so is loaded before", |f| {
         f.machine.preload_file = vec!["/usr/local/vgpu/libvgpu.so".into()];
     });
-    says("library.preload", Level::Warn, "libnvshare.so stands before", set("LD_PRELOAD", "/a/libnvshare.so"));
+    says("library.preload", Level::Warn, "libnvshare.so is loaded before", set("LD_PRELOAD", "/a/libnvshare.so"));
     says("library.preload", Level::Warn, "every program, this one too: /a/libjemalloc.so", |f| {
         f.environment.insert("LD_PRELOAD".into(), "/a/libjemalloc.so".into());
         seen(f).facts.as_mut().unwrap().mapped.as_mut().unwrap().push("/a/libjemalloc.so".into());
@@ -92,7 +90,7 @@ fn settings_of_a_gpu() {
     says("device.compute_mode", Level::Fail, "prohibited", |f| {
         device(f).compute_mode = Some(ComputeMode::Prohibited);
     });
-    says("device.mig", Level::Warn, "MIG is off and waits to be on", |f| {
+    says("device.mig", Level::Warn, "MIG is off and will be on", |f| {
         device(f).mig = Some(NowAndNext { now: false, next: true });
     });
     let split = |f: &mut Facts| device(f).mig = Some(NowAndNext { now: true, next: true });
@@ -103,7 +101,7 @@ fn settings_of_a_gpu() {
         let identity = DeviceIdentity { uuid: Uuid("MIG-1".into()), mig: Some(instance), ..gpu(0, "H200 MIG") };
         seen(f).inventory.devices.push(identity);
     });
-    says("device.ecc", Level::Warn, "ECC is on and waits to be off", |f| {
+    says("device.ecc", Level::Warn, "ECC is on and will be off", |f| {
         device(f).ecc = Some(NowAndNext { now: true, next: false });
     });
     says("device", Level::CouldNotLook, "GPU 0: reading the ECC mode", |f| {
@@ -124,8 +122,10 @@ fn memory_that_waits_for_a_reset() {
     says("device.remapped_rows", Level::Ok, "replaced so far: 3", rows(3, false, false));
     says("device.remapped_rows", Level::Warn, "--gpu-reset -i 0", rows(1, true, false));
     says("device.remapped_rows", Level::Fail, "due for repair", rows(1, true, true));
-    says("device.retired_pages", Level::Warn, "wait for a reset", |f| device(f).pages_pending = Some(true));
-    says("device.retired_pages", Level::Ok, "no page waits", |f| device(f).pages_pending = Some(false));
+    says("device.retired_pages", Level::Warn, "will be retired at the next reset", |f| {
+        device(f).pages_pending = Some(true)
+    });
+    says("device.retired_pages", Level::Ok, "no memory page is waiting", |f| device(f).pages_pending = Some(false));
 }
 
 #[test]

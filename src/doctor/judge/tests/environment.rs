@@ -50,7 +50,7 @@ fn the_order_of_devices() {
     says(CHECK, Level::Warn, "different models", mixed(None));
     says(CHECK, Level::Warn, "different models", mixed(Some("FASTEST_FIRST")));
     assert_eq!(after(CHECK, mixed(Some("PCI_BUS_ID"))).iter().filter(|(l, _)| *l != Level::Ok).count(), 0);
-    says(CHECK, Level::Warn, "no order that CUDA knows", set("CUDA_DEVICE_ORDER", "pci"));
+    says(CHECK, Level::Warn, "not an order that CUDA knows", set("CUDA_DEVICE_ORDER", "pci"));
 }
 
 #[test]

@@ -79,7 +79,7 @@ fn mps() {
     says("mps", Level::Ok, "does not run", |_| {});
     says("mps", Level::Ok, "is left from one", |f| f.machine.mps.directory_exists = true);
     says("mps", Level::Warn, "which is not there", set("CUDA_MPS_PIPE_DIRECTORY", "/x"));
-    says("mps", Level::Warn, "no MPS daemon is visible", |f| {
+    says("mps", Level::Warn, "no MPS daemon can be seen there", |f| {
         f.machine.mps.directory_exists = true;
         f.environment.insert("CUDA_MPS_PIPE_DIRECTORY".into(), "/x".into());
     });

@@ -197,5 +197,5 @@ fn known_faults() {
     assert_eq!(fault("segments-not-shared", "2.5.0", CUDA, "expandable_segments:True"), 1);
     assert_eq!(fault("segments-shared-in-containers", "2.11.0", CUDA, "expandable_segments:True"), 1);
     assert_eq!(fault("early-leaks", "1.3.0", "X", ""), 0, "nobody has shown it");
-    says("torch.fault", Level::Ok, "no fault with memory is known of 1.3.0", with("1.3.0", Some("10.1"), "580.1"));
+    says("torch.fault", Level::Ok, "no memory bug of 1.3.0", with("1.3.0", Some("10.1"), "580.1"));
 }
