@@ -3,7 +3,7 @@
 //! [`ProcReader`] is the door. Behind it: `handle` (open directories, and which errors mean what), `stat` (the two
 //! files about a process that every reader needs), `nodes` and `files` (the scan of open files), `memory` (what can
 //! make a reader hang), `facts` (one process), `tree` (parents and children), `scan` (all processes), `observer` (from
-//! where we look), `fingerprint` (for records of runs), `cgroup`, `capabilities`, `blocked` (threads that do not come out of the kernel), `slurm`, `sockets`, `unit`.
+//! where we look), `fingerprint` (for records of runs), `cgroup`, `capabilities`, `blocked` (threads that do not come out of the kernel), `slurm`, `sockets`, `unit` and `systemd` (who is the main process of a service).
 
 mod attached;
 mod blocked;
@@ -21,6 +21,7 @@ mod shared;
 mod slurm;
 mod sockets;
 mod stat;
+mod systemd;
 mod tree;
 mod unit;
 
@@ -46,13 +47,15 @@ pub struct ProcOptions {
     pub dev: PathBuf,
     /// `/sys`: whose the graphics nodes are. Another one is for tests.
     pub sys: PathBuf,
+    /// `/run`: where the sockets of systemd's buses are. Another one is for tests.
+    pub run: PathBuf,
     /// `--redact`: the arguments of processes decide, and are not shown.
     pub hide_arguments: bool,
 }
 
 impl Default for ProcOptions {
     fn default() -> Self {
-        Self { procfs: "/proc".into(), dev: "/dev".into(), sys: "/sys".into(), hide_arguments: false }
+        Self { procfs: "/proc".into(), dev: "/dev".into(), sys: "/sys".into(), run: "/run".into(), hide_arguments: false }
     }
 }
 
@@ -83,6 +86,7 @@ struct Inner {
     users: Mutex<HashMap<u32, Option<String>>>,
     stuck: memory::Stuck,
     stuck_details: memory::Stuck,
+    main_pids: Mutex<HashMap<String, unit::Told>>,
 }
 
 impl ProcReader {
@@ -104,6 +108,7 @@ impl ProcReader {
             users: Mutex::default(),
             stuck: memory::Stuck::default(),
             stuck_details: memory::Stuck::default(),
+            main_pids: Mutex::default(),
         };
         Ok(Self { options, inner: Arc::new(inner) })
     }

@@ -1,17 +1,27 @@
 //! Whether a process is the main one of its service. Its parent does not tell: a leftover of a service has the service
-//! manager for its parent too. Apart, because the other members of the control group are looked at for it, and so it is
-//! done only for children of a service manager.
+//! manager for its parent too. systemd knows, and is asked; where it cannot be, what it told the processes that it
+//! started decides, and where they have lost that, everybody who could be it may be it.
 
 use super::{
     ProcReader,
     facts::stat,
     handle::PidDir,
     memory::{self, Answer},
+    systemd,
 };
 use crate::model::{ProcId, Process};
+use std::{
+    sync::PoisonError,
+    time::{Duration, Instant},
+};
 
 /// What systemd (from 248 on) tells each process that it starts: that one's own number, which children inherit.
 const STARTED_AS: &str = "SYSTEMD_EXEC_PID";
+/// So long what systemd said is taken for true: many processes of one service are looked at one after the other.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// What systemd said of a service, and when.
+pub(super) type Told = (Instant, Option<u32>);
 
 /// A child of the service manager in the control group.
 struct Child {
@@ -30,7 +40,10 @@ impl ProcReader {
 
     fn is_main(&self, process: &Process) -> Option<bool> {
         let path = process.cgroup.as_deref()?;
-        path.rsplit('/').next().filter(|leaf| leaf.ends_with(".service"))?;
+        systemd::unit_of(path)?;
+        if let Some(main) = self.main_pid(path) {
+            return Some(main == process.id.pid);
+        }
         let parent = process.ancestors.first()?;
         if parent.id.pid != 1 && parent.comm != "systemd" {
             return Some(false);
@@ -41,7 +54,25 @@ impl ProcReader {
         }
         let mut children = self.children_in(path, parent.id.pid)?;
         children.retain(|child| child.id != own.id);
-        Some(leads(&own, &children))
+        leads(&own, &children)
+    }
+
+    /// What systemd says, of a process that is in the control group as we see it: another one's numbers are another
+    /// namespace's.
+    fn main_pid(&self, path: &str) -> Option<u32> {
+        let told = |all: &std::collections::HashMap<String, Told>| {
+            all.get(path).filter(|(at, _)| at.elapsed() < FRESH).map(|(_, main)| *main)
+        };
+        let known = told(&self.inner.main_pids.lock().unwrap_or_else(PoisonError::into_inner));
+        let main = known.unwrap_or_else(|| {
+            let (manager, unit) = systemd::unit_of(path)?;
+            let main = systemd::main_pid(&self.options.run, manager, unit);
+            let main = main.filter(|main| self.members(path).is_some_and(|members| members.contains(main)));
+            let mut all = self.inner.main_pids.lock().unwrap_or_else(PoisonError::into_inner);
+            all.insert(path.to_owned(), (Instant::now(), main));
+            main
+        });
+        main
     }
 
     /// The children of the service manager in a control group; `None` if its members cannot be read.
@@ -75,15 +106,15 @@ fn number(value: Option<&String>) -> Option<u32> {
 }
 
 /// Of the children of the service manager in a unit the one that says so itself, or that another was started by, is the
-/// main one; else the oldest.
-fn leads(own: &Child, others: &[Child]) -> bool {
+/// main one. Where nobody says so, the only one is it; of several it may be each.
+fn leads(own: &Child, others: &[Child]) -> Option<bool> {
     let says_so = |child: &Child| child.started_as == Some(child.id.pid);
     let is_above_us = |child: &Child| own.started_as == Some(child.id.pid);
     if others.iter().any(|other| says_so(other) || is_above_us(other)) {
-        return false;
+        return Some(false);
     }
-    others.iter().any(|other| other.started_as == Some(own.id.pid))
-        || others.iter().all(|other| other.id.start_ticks >= own.id.start_ticks)
+    let started_others = others.iter().any(|other| other.started_as == Some(own.id.pid));
+    (started_others || others.is_empty()).then_some(true)
 }
 
 #[cfg(test)]
@@ -95,22 +126,23 @@ mod tests {
     }
 
     #[test]
-    fn what_systemd_told_decides_before_age() {
+    fn what_systemd_told_those_it_started_decides() {
         let main = child(70, 20, Some(70));
         // The service was started again: what its first run left is older.
-        assert!(!leads(&child(60, 10, Some(50)), &[main]), "what was left is not the main process");
+        assert_eq!(leads(&child(60, 10, Some(50)), &[main]), Some(false), "what was left is not the main process");
         let main = child(70, 10, None);
-        assert!(!leads(&child(80, 20, Some(70)), &[main]), "started below the one that erased its environment");
-        assert!(leads(&child(70, 10, None), &[child(80, 20, Some(70))]));
-        assert!(leads(&child(70, 20, None), &[child(60, 10, Some(70))]), "whatever their numbers of the clock");
+        let born_below = leads(&child(80, 20, Some(70)), &[main]);
+        assert_eq!(born_below, Some(false), "started below the one that erased its environment");
+        assert_eq!(leads(&child(70, 10, None), &[child(80, 20, Some(70))]), Some(true));
+        assert_eq!(leads(&child(70, 20, None), &[child(60, 10, Some(70))]), Some(true), "whatever their ages");
     }
 
     #[test]
-    fn without_a_word_the_oldest_leads() {
-        let old = || child(60, 10, None);
-        let young = || child(70, 20, None);
-        assert!(leads(&old(), &[young()]) && !leads(&young(), &[old()]) && leads(&old(), &[]));
+    fn without_a_word_each_may_be_it() {
+        let (old, young) = (|| child(60, 10, None), || child(70, 20, None));
+        assert_eq!((leads(&old(), &[young()]), leads(&young(), &[old()])), (None, None), "age tells nothing");
+        assert_eq!(leads(&old(), &[]), Some(true));
         // A daemon that forked itself away from what systemd started.
-        assert!(leads(&child(61, 11, Some(60)), &[]));
+        assert_eq!(leads(&child(61, 11, Some(60)), &[]), Some(true));
     }
 }
