@@ -36,7 +36,7 @@ fn what_it_keeps_is_looked_at_before_each_signal() {
     let rig = Rig::new();
     // Told to end, it opens a terminal instead.
     let script = "import os, signal, sys, time
-files = [os.open(path, os.O_RDWR) for path in sys.argv[2:]]
+files = [os.open(path, os.O_RDWR) for path in sys.argv[2:] for _ in range(5)]
 def term(*_): files.append(os.open('/dev/ptmx', os.O_RDWR | os.O_NOCTTY))
 signal.signal(signal.SIGTERM, term)
 with open(sys.argv[1] + '.new', 'w') as file: file.write(str(os.getpid()))

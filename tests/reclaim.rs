@@ -637,6 +637,37 @@ fn torchrun(rig: &Rig, workers: &[&str], on_term: &str) -> Running {
 }
 
 #[test]
+fn a_manager_of_others_is_not_ended_for_one_program_of_its_but_told() {
+    let rig = Rig::new();
+    let script = "import os, subprocess, sys, time\n\
+                  env = {**os.environ, 'SUPERVISOR_ENABLED': '1', 'SUPERVISOR_GROUP_NAME': 'ml'}\n\
+                  for name in ['nginx', 'cron']: subprocess.Popen(['sleep', '300'], env={**env, 'SUPERVISOR_PROCESS_NAME': name})\n\
+                  env['SUPERVISOR_PROCESS_NAME'] = 'trainer'\n\
+                  while True: subprocess.call([sys.executable, *sys.argv[1:]], env=env)\n";
+    fs::write(rig.path("supervisord"), script).unwrap();
+    let program = rig.program("alloc 0 1GiB ready worker hold");
+    let argv = [vec!["python3".into(), rig.path("supervisord").into()], program[1..].to_vec()].concat();
+    let mut manager = rig.start_of(&argv);
+    let worker = rig.wait_for("worker");
+    let sleepers = || support::children(manager.pid()).into_iter().filter(|pid| *pid != worker).collect::<Vec<_>>();
+    wait_until("the others", || sleepers().len() == 2);
+    let others = sleepers();
+    let plan = rig.run(&format!("reclaim --pid {worker}"));
+    let text = plan.expect_code(0).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    let words =
+        "started it, is still alive, and may start it again. To stop it for good: supervisorctl stop ml:trainer";
+    assert!(text.contains(words), "{text}");
+    let refused = rig.run(&format!("reclaim --pid {worker} --pid {} --yes --force", manager.pid()));
+    let why = " and 1 more), and ending it may end them.";
+    assert!(refused.expect_code(125).stderr.contains(why), "{}", refused.stderr);
+    let end = rig.run(&format!("reclaim --pid {worker} --yes --json"));
+    let report = end.expect_code(121).json();
+    assert_eq!(report["steps"].as_array().unwrap().len(), 1, "{report:#}");
+    assert_eq!(report["advice"][0]["command"], "supervisorctl stop ml:trainer", "{report:#}");
+    assert!(manager.is_running() && others.into_iter().all(alive) && !alive(worker));
+}
+
+#[test]
 fn an_agent_takes_nobody_with_it_who_stood_there_before_the_plan() {
     let rig = Rig::new();
     let workers = ["alloc 0 1GiB ready worker hold", "alloc 0 2GiB ready other hold"];
@@ -778,12 +809,16 @@ fn the_main_process_of_a_service_is_refused_and_its_leftover_is_not() {
     let end = rig.run(&format!("reclaim --pid {main} --yes --force"));
     end.expect_code(125);
     assert!(end.stderr.contains("systemctl stop gpuresid-test.service"), "{}", end.stderr);
-    // What a worker of the service left behind has the same parent by now.
+    // What a worker of the service left behind has the same parent by now, and nothing tells the two apart.
     rig.start("daemonize-twice { alloc 0 1GiB ready left hold } wait-file left").wait().expect_code(0);
     let left = rig.wait_for("left");
     group.add(left);
-    rig.run(&format!("reclaim --pid {left} --yes")).expect_code(0);
-    assert!(alive(main) && !alive(left));
+    for pid in [main, left] {
+        let refused = rig.run(&format!("reclaim --pid {pid} --yes"));
+        let why = "it may be the main process of gpuresid-test.service, and systemd could not be asked";
+        assert!(refused.expect_code(125).stderr.contains(why), "{}", refused.stderr);
+    }
+    assert!(alive(main) && alive(left));
 }
 
 #[test]

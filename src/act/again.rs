@@ -3,12 +3,12 @@
 //! looked at afterwards, for a moment longer than the memory takes to come back.
 
 use super::{
-    guard::Never,
     plan::{Plan, Step},
+    refusal::Never,
     targets::{World, command},
 };
 use crate::{
-    judge::starter,
+    judge::{starter, supervisorctl},
     model::{ProcId, Process, Restarter, StepOutcome},
     observe::proc::ProcReader,
 };
@@ -24,15 +24,31 @@ const SHELLS: [&str; 9] = ["bash", "sh", "dash", "zsh", "fish", "ksh", "tcsh", "
 pub(super) fn restarter(world: &World<'_>, process: &Process, planned: &BTreeSet<ProcId>) -> Option<Restarter> {
     let parent = starter(process).filter(|parent| !planned.contains(&parent.id))?;
     let parent = world.examine(parent.id.pid).ok().flatten().filter(|found| found.id == parent.id)?;
-    let unit = match world.guard.never(world.reader, &parent) {
+    let unit = match world.guard.never(&parent) {
         Ok(()) if is_at_a_prompt(&parent) => return None,
         Ok(()) => None,
         Err(Never::UnitMain(unit)) => Some(unit),
+        Err(Never::Manages { .. }) if is_at_a_prompt(&parent) => return None,
+        Err(Never::Manages { .. }) => None,
         // What we run in, what sessions hang on, a container's first process: no supervisor of its own choice, or none
         // that could be named instead.
         Err(_) => return None,
     };
-    Some(Restarter { pid: parent.id.pid, start_ticks: parent.id.start_ticks, command: command(&parent), unit })
+    // Whoever else it keeps, and does not merely run the same: they are not to be ended for this one.
+    let mut others = world.reader.children(parent.id.pid);
+    others.retain(|child| {
+        child.id != process.id && !planned.contains(&child.id) && world.guard.never_us(child.id).is_ok()
+    });
+    let same = |child: &Process| is_alike(child.argv.words(), process.argv.words());
+    Some(Restarter {
+        pid: parent.id.pid,
+        start_ticks: parent.id.start_ticks,
+        command: command(&parent),
+        unit,
+        stop: supervisorctl(process, &parent),
+        keeps_others: !others.iter().all(same),
+        alike: others.iter().filter(|child| same(child)).map(|child| child.id.pid).collect(),
+    })
 }
 
 fn is_at_a_prompt(process: &Process) -> bool {

@@ -4,7 +4,8 @@
 use super::{
     guard::Guard,
     plan::{Allowed, Plan, Step},
-    signal::{self, Aim, Grounds, Refusal},
+    refusal::Refusal,
+    signal::{self, Aim, Grounds},
 };
 use crate::{
     model::{ProcId, Process, ProcessState, ReclaimStep, Role, StepOutcome},

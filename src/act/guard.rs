@@ -1,53 +1,40 @@
-//! Who is never signalled, whatever a plan or a user says: PID 1, kernel threads, ourselves and those we live in; whoever
-//! keeps people's terminals, a console or a display; the main process of a service or a container; a manager of programs
-//! that are not meant; and everybody whom we see in another numbering than the kernel takes from us. What a process has
-//! open and whom it has started tells that; names only add to it. It is asked at the moment of each signal. A guard that is
-//! wrong costs a line that says how to do it properly; one that is missing costs somebody's work.
+//! Who is never signalled, whatever a plan or a user says: a table, one row a rule, asked at the moment of each signal. The
+//! rules go by what a process is to others (what it has open, what it started, what systemd says of it); names only add to
+//! that. A guard that is wrong costs a line that says how to do it properly; one that is missing costs somebody's work.
 
+use super::refusal::{Clients, Never};
 use crate::{
-    model::{Observer, ProcId, Process},
-    observe::proc::{Attached, ProcReader},
+    judge::mps,
+    model::{DeviceFiles, Observer, ProcId, Process, Snapshot},
+    observe::proc::{ProcReader, SessionFile},
     text::{self, name::Name},
 };
-use std::{collections::BTreeSet, fmt};
+use std::collections::BTreeSet;
 
-/// Programs that people look at: ending one takes every window with it. Names suffice to refuse.
-const DISPLAY: [&str; 22] = [
+/// Programs that people look at: ending one takes every window with it.
+const DISPLAY: [&str; 12] = [
     "Xorg",
     "X",
-    "Xwayland",
     "Xvnc",
     "gnome-shell",
     "gnome-session",
     "mutter",
-    "kwin_wayland",
-    "kwin_x11",
     "plasmashell",
     "ksmserver",
-    "weston",
-    "sway",
-    "Hyprland",
-    "wayfire",
     "cinnamon",
     "xfwm4",
     "marco",
-    "gdm-x-session",
-    "sddm",
-    "lightdm",
     "nvidia-persiste",
 ];
 
-/// Programs that people's sessions hang on: whatever runs below them ends with them, and much of it has nothing to do with
-/// what is meant.
-const SESSIONS: [&str; 23] = [
+/// Programs that people's sessions hang on, and which may show no terminal of theirs.
+const SESSIONS: [&str; 19] = [
     "tmux",
     "tmux: server",
     "tmux: client",
     "screen",
     "SCREEN",
     "zellij",
-    "dtach",
-    "abduco",
     "sshd",
     "sshd-session",
     "login",
@@ -59,104 +46,114 @@ const SESSIONS: [&str; 23] = [
     "gdm",
     "gdm3",
     "gdm-session-wor",
-    "gdm-session-worker",
-    "xdm",
-    "lxdm",
-    "greetd",
+    "lightdm",
+    "sddm",
 ];
 
 /// Parents whose child is a container's main process.
 const CONTAINER_PARENTS: [&str; 5] = ["containerd-shim", "conmon", "crun", "runc", "docker-init"];
 
-/// Why a process is never signalled.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Never {
-    /// `/proc` is of another PID namespace than ours: its numbers are not the kernel's to us.
-    ForeignProc,
-    /// PID 1.
-    Init,
-    /// gpuresid itself, or its helper.
-    Ourselves,
-    /// A process that we run below.
-    OurAncestor,
-    /// A display server.
-    Display,
-    /// A terminal multiplexer, a login, or whatever else somebody's sessions hang on.
-    Sessions,
-    /// A thread of the kernel.
-    Kernel,
-    /// It keeps this for people.
-    Keeps(Attached),
-    /// What it keeps for people cannot be read.
-    KeepsUnknown,
-    /// It has started this process, which is not meant.
-    Manages {
-        /// PID.
-        pid: u32,
-        /// Its name.
-        command: String,
-    },
-    /// The main process of this unit.
-    UnitMain(String),
-    /// A container's main process.
-    ContainerMain,
-    /// It lives in another PID namespace.
-    OtherNamespace,
-    /// In which PID namespace it lives may not be read, as of a process that took over its user's rights.
-    UnknownNamespace,
+/// For whom a rule holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Holds {
+    ForEverybody,
+    /// Not for whoever descends from a command of ours: what that made a namespace or a helper for is of it, and ends
+    /// with it, with or without GPU memory.
+    NotForOurRun,
 }
 
-impl fmt::Display for Never {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::ForeignProc => f.write_str(
-                "this /proc shows another PID namespace, whose numbers mean other processes here; end it from inside \
-                 that one",
-            ),
-            Self::Init => f.write_str("it is PID 1"),
-            Self::Ourselves => f.write_str("it is gpuresid itself"),
-            Self::OurAncestor => f.write_str("gpuresid runs below it: ending it would end this command"),
-            Self::Display => f.write_str("it is part of the display: ending it would close every window"),
-            Self::Sessions => f.write_str("somebody's sessions hang on it: ending it would end all that runs in them"),
-            Self::Kernel => f.write_str("it is a thread of the kernel"),
-            Self::Keeps(Attached::Terminals) => {
-                f.write_str("it keeps terminals open, and ending it would end all that runs in them")
-            }
-            Self::Keeps(Attached::Console) => f.write_str("it keeps a text console open that somebody may sit at"),
-            Self::Keeps(Attached::Input) => f.write_str("it reads keyboards and mice: ending it would end a desktop"),
-            Self::Keeps(Attached::Display) => {
-                f.write_str("windows are drawn on the display that it keeps: ending it would close them all")
-            }
-            Self::KeepsUnknown => f.write_str("what it has open cannot be read, so it may keep somebody's terminals"),
-            Self::Manages { pid, command } => write!(
-                f,
-                "it has started others too (PID {pid}, {command}), and ending it may end them. Stop the one that is meant \
-                 as this program does that, or end that one alone"
-            ),
-            Self::UnitMain(unit) => {
-                write!(f, "it is the main process of {unit}; if it is to end: systemctl stop {unit}")
-            }
-            Self::ContainerMain => {
-                f.write_str("it is a container's main process; if it is to end, stop the container (docker stop)")
-            }
-            Self::OtherNamespace => f.write_str(
-                "it lives in another PID namespace (a container); end it from inside, or stop the container",
-            ),
-            Self::UnknownNamespace => f.write_str("the PID namespace that it lives in cannot be read by this user"),
+/// One rule.
+struct Rule {
+    name: &'static str,
+    holds: Holds,
+    broken_by: fn(&Guard, &Process) -> Option<Never>,
+}
+
+/// The rules, those that cost least first.
+const RULES: [Rule; 13] = [
+    rule("PID 1", Holds::ForEverybody, |_, process| (process.id.pid == 1).then_some(Never::Init)),
+    rule("ourselves", Holds::ForEverybody, |guard, process| guard.is_ours(process.id).then_some(Never::Ourselves)),
+    rule("our ancestors", Holds::ForEverybody, |guard, process| {
+        guard.ancestors.contains(&process.id).then_some(Never::OurAncestor)
+    }),
+    rule("kernel threads", Holds::ForEverybody, |guard, process| {
+        guard.reader.is_of_kernel(process.id).then_some(Never::Kernel)
+    }),
+    rule("below a container's supervisor", Holds::ForEverybody, |_, process| {
+        let parent = process.ancestors.first()?;
+        CONTAINER_PARENTS.iter().any(|name| parent.comm.starts_with(name)).then_some(Never::ContainerMain)
+    }),
+    rule("PID 1 of its namespace", Holds::NotForOurRun, |_, process| {
+        (process.nspid.len() > 1 && process.nspid.last() == Some(&1)).then_some(Never::ContainerMain)
+    }),
+    rule("other namespaces", Holds::NotForOurRun, |guard, process| match (process.pid_namespace, guard.namespace) {
+        (Some(theirs), Some(ours)) if theirs == ours => None,
+        (Some(_), Some(_)) => Some(Never::OtherNamespace),
+        _ => Some(Never::UnknownNamespace),
+    }),
+    rule("known names", Holds::ForEverybody, |_, process| by_name(process)),
+    rule("what sessions hang on", Holds::ForEverybody, |guard, process| match guard.reader.session_file(process.id) {
+        Ok(file) => file.map(|file| match file {
+            SessionFile::Terminal => Never::Terminals,
+            SessionFile::Console(name) => Never::Console(name),
+            SessionFile::Input => Never::Input,
+            SessionFile::Display(name) => Never::DisplaySocket(name),
+        }),
+        Err(_) => Some(Never::UnreadableFiles),
+    }),
+    rule("main processes of services", Holds::ForEverybody, |_, process| {
+        let unit = process.cgroup.as_deref()?.rsplit('/').next().filter(|leaf| leaf.ends_with(".service"))?;
+        match process.leads_unit {
+            Some(false) => None,
+            Some(true) => Some(Never::UnitMain(unit.to_owned())),
+            None => Some(Never::MayBeUnitMain(unit.to_owned())),
         }
-    }
+    }),
+    rule("managers of others", Holds::NotForOurRun, manages),
+    rule("who only watches", Holds::NotForOurRun, |guard, process| {
+        let seen = guard.seen.as_ref().filter(|seen| !seen.listed.contains(&process.id.pid))?;
+        let watches = process.files.as_ref()?.may_only_watch(seen.client_files.as_ref());
+        watches.then_some(Never::OnlyWatches)
+    }),
+    rule("MPS with clients of others", Holds::ForEverybody, |guard, process| {
+        let served = guard.seen.as_ref()?.served.iter().find(|(server, _)| *server == process.id);
+        let mut clients = served?.1.clone();
+        clients.retain(|(client, _)| !guard.members.iter().any(|member| member.pid == *client));
+        (!clients.is_empty()).then_some(Never::Serves(clients))
+    }),
+];
+
+const fn rule(name: &'static str, holds: Holds, broken_by: fn(&Guard, &Process) -> Option<Never>) -> Rule {
+    Rule { name, holds, broken_by }
 }
 
-/// From where we act.
+/// The rules' names.
+pub fn rules() -> impl Iterator<Item = &'static str> {
+    RULES.iter().map(|rule| rule.name)
+}
+
+/// From where we act, and on whom.
 #[derive(Debug, Clone)]
 pub struct Guard {
+    reader: ProcReader,
     own: ProcId,
     ancestors: Vec<ProcId>,
     tool: Vec<ProcId>,
     namespace: Option<u64>,
     foreign: bool,
-    /// Whom the plan means; `None`: all that any of them has started.
-    meant: Option<BTreeSet<ProcId>>,
+    seen: Option<Seen>,
+    /// All whose end was asked for.
+    members: BTreeSet<ProcId>,
+    /// What they have started is meant with them.
+    heirs: bool,
+}
+
+/// What the last look at the GPUs tells of who depends on whom.
+#[derive(Debug, Clone)]
+struct Seen {
+    client_files: Option<DeviceFiles>,
+    listed: BTreeSet<u32>,
+    served: Vec<(ProcId, Clients)>,
 }
 
 impl Guard {
@@ -173,19 +170,40 @@ impl Guard {
             us.ancestors.iter().map(|a| a.id).collect()
         };
         Ok(Self {
+            reader: reader.clone(),
             own: id,
             ancestors,
             tool: tool.to_vec(),
             namespace: pid_namespace,
             foreign: foreign_procfs,
-            meant: None,
+            seen: None,
+            members: BTreeSet::new(),
+            heirs: false,
         })
     }
 
-    /// The same, where only these are meant.
+    /// Who is listed, and who serves whom, as this look has it.
     #[must_use]
-    pub fn for_those(&self, meant: impl IntoIterator<Item = ProcId>) -> Self {
-        Self { meant: Some(meant.into_iter().collect()), ..self.clone() }
+    pub fn seeing(mut self, snapshot: &Snapshot) -> Self {
+        let entries = snapshot.devices.iter().flat_map(|device| device.look.entries.iter().flatten());
+        let named = |pid: u32| {
+            let process = snapshot.process(pid);
+            (pid, process.map(|process| text::shorten(&Name::from(process).whole(), 60)))
+        };
+        let served = mps::served(snapshot).into_iter();
+        self.seen = Some(Seen {
+            client_files: snapshot.observer.nvml_client_files.clone(),
+            listed: entries.map(|entry| entry.pid).collect(),
+            served: served.map(|(server, clients)| (server, clients.into_iter().map(named).collect())).collect(),
+        });
+        self
+    }
+
+    /// The end of all of these was asked for, and with `heirs` of all that they have started: who only works for them
+    /// loses nothing.
+    #[must_use]
+    pub fn among(&self, members: BTreeSet<ProcId>, heirs: bool) -> Self {
+        Self { members, heirs, ..self.clone() }
     }
 
     /// Nobody is signalled through a `/proc` that counts otherwise than the kernel does for us.
@@ -203,7 +221,7 @@ impl Guard {
     pub fn never_us(&self, id: ProcId) -> Result<(), Never> {
         if id.pid == 1 {
             Err(Never::Init)
-        } else if id == self.own || self.tool.contains(&id) {
+        } else if self.is_ours(id) {
             Err(Never::Ourselves)
         } else if self.ancestors.contains(&id) {
             Err(Never::OurAncestor)
@@ -212,72 +230,43 @@ impl Guard {
         }
     }
 
-    /// Of the module's list what holds for those whom we started ourselves too, whatever they have become: they may have
-    /// started what people sit at.
-    ///
-    /// # Errors
-    /// If people's terminals or windows hang on it, or that cannot be told.
-    pub fn never_people_s(&self, reader: &ProcReader, process: &Process) -> Result<(), Never> {
-        self.may_signal_at_all()?;
-        self.never_us(process.id)?;
-        match reader.attached(process.id.pid) {
-            Ok(None) => Ok(()),
-            Ok(Some(attached)) => Err(Never::Keeps(attached)),
-            Err(_) => Err(Never::KeepsUnknown),
-        }
+    fn is_ours(&self, id: ProcId) -> bool {
+        id == self.own || self.tool.contains(&id)
     }
 
-    /// That it has started nobody who is not meant. For one who holds no memory itself: then it is there for others.
-    ///
-    /// # Errors
-    /// If it has.
-    pub fn never_a_manager(&self, reader: &ProcReader, process: &Process) -> Result<(), Never> {
-        let Some(meant) = &self.meant else { return Ok(()) };
-        let below = reader.descendants(process.id.pid);
-        let other = below.iter().find(|child| {
-            let own_child = child.ancestors.first().is_some_and(|parent| parent.id == process.id);
-            own_child && !meant.contains(&child.id) && !tracks_resources(child)
-        });
-        match other {
-            Some(child) => {
-                Err(Never::Manages { pid: child.id.pid, command: text::shorten(&Name::from(child).whole(), 60) })
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// All of the module's list but what a manager is.
+    /// All of the table.
     ///
     /// # Errors
     /// The reason why this process is never signalled.
-    pub fn never(&self, reader: &ProcReader, process: &Process) -> Result<(), Never> {
-        self.may_signal_at_all()?;
-        self.never_us(process.id)?;
-        if process.ppid == 2 || process.id.pid == 2 {
-            return Err(Never::Kernel);
-        }
-        let parent = process.ancestors.first();
-        let first_of_its_namespace = process.nspid.len() > 1 && process.nspid.last() == Some(&1);
-        let of_a_shim = parent.is_some_and(|p| CONTAINER_PARENTS.iter().any(|name| p.comm.starts_with(name)));
-        if first_of_its_namespace || of_a_shim {
-            return Err(Never::ContainerMain);
-        }
-        match (process.pid_namespace, self.namespace) {
-            (Some(theirs), Some(ours)) if theirs == ours => {}
-            (Some(_), Some(_)) => return Err(Never::OtherNamespace),
-            _ => return Err(Never::UnknownNamespace),
-        }
-        if is_display(process) {
-            return Err(Never::Display);
-        }
-        if keeps_sessions(process) {
-            return Err(Never::Sessions);
-        }
-        if let Some(unit) = main_of_unit(process) {
-            return Err(Never::UnitMain(unit));
-        }
-        self.never_people_s(reader, process)
+    pub fn never(&self, process: &Process) -> Result<(), Never> {
+        self.asked(process, |_| true)
     }
+
+    /// What of the table holds for whoever descends from a command of ours.
+    ///
+    /// # Errors
+    /// The reason why this process is never signalled.
+    pub fn never_of_our_run(&self, process: &Process) -> Result<(), Never> {
+        self.asked(process, |rule| rule.holds == Holds::ForEverybody)
+    }
+
+    fn asked(&self, process: &Process, asks: impl Fn(&Rule) -> bool) -> Result<(), Never> {
+        self.may_signal_at_all()?;
+        let mut asked = RULES.iter().filter(|rule| asks(rule));
+        asked.find_map(|rule| (rule.broken_by)(self, process)).map_or(Ok(()), Err)
+    }
+}
+
+/// A manager of many programs (supervisord, s6, a shell), of which only some are to end.
+fn manages(guard: &Guard, process: &Process) -> Option<Never> {
+    if guard.heirs || process.can_hold_memory() != Some(false) {
+        return None;
+    }
+    let mut others = guard.reader.children(process.id.pid);
+    others.retain(|child| !guard.members.contains(&child.id) && !guard.is_ours(child.id) && !tracks_resources(child));
+    let (first, more) = others.split_first()?;
+    let command = text::shorten(&Name::from(first).whole(), 60);
+    Some(Never::Manages { pid: first.id.pid, command, more: more.len() })
 }
 
 /// A helper that Python starts beside worker processes; it ends by itself when the last of them has.
@@ -285,22 +274,15 @@ fn tracks_resources(process: &Process) -> bool {
     process.argv.words().iter().any(|word| word.contains("multiprocessing.resource_tracker"))
 }
 
-fn is_display(process: &Process) -> bool {
-    is_one_of(process, &DISPLAY)
-}
-
-fn keeps_sessions(process: &Process) -> bool {
-    // A login shell is started with a hyphen before its name.
-    is_one_of(process, &SESSIONS) || process.argv.first().is_some_and(|program| program.starts_with('-'))
-}
-
-fn is_one_of(process: &Process, names: &[&str]) -> bool {
+fn by_name(process: &Process) -> Option<Never> {
     let program = process.argv.first().map(|a| a.rsplit('/').next().unwrap_or(a));
-    names.contains(&process.comm.as_str()) || program.is_some_and(|name| names.contains(&name))
-}
-
-/// The service whose main process this is, or may be.
-fn main_of_unit(process: &Process) -> Option<String> {
-    let unit = process.cgroup.as_deref()?.rsplit('/').next().filter(|leaf| leaf.ends_with(".service"))?;
-    (process.leads_unit != Some(false)).then(|| unit.to_owned())
+    let is_one_of =
+        |names: &[&str]| names.contains(&process.comm.as_str()) || program.is_some_and(|name| names.contains(&name));
+    // A login shell is started with a hyphen before its name.
+    let is_login = process.argv.first().is_some_and(|program| program.starts_with('-'));
+    if is_one_of(&DISPLAY) {
+        Some(Never::Display)
+    } else {
+        (is_login || is_one_of(&SESSIONS)).then_some(Never::Sessions)
+    }
 }

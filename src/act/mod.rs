@@ -1,6 +1,7 @@
 //! Acting on processes: ending what holds GPU memory, and proving that the memory came back.
 //!
-//! [`signal`] is the one place that sends a signal, [`guard`] knows who never gets one. `reclaim` goes through
+//! [`signal`] is the one place that sends a signal, [`guard`] knows who never gets one,
+//! [`refusal`] why. `reclaim` goes through
 //! [`targets`] (whom the user means, from a report that nobody has to believe, by number, by a sign or by job), [`terms`]
 //! (who decides that, and how far it reaches), [`plan`] (who, in which order, with which signal, for how much; nothing
 //! happens yet), [`carry_out`] and [`verify`]. [`lock`] keeps two of them apart; [`again`] knows who would start a process
@@ -16,6 +17,7 @@ pub mod job;
 pub mod lock;
 pub mod plan;
 pub mod records;
+pub mod refusal;
 pub mod report_file;
 pub mod signal;
 pub mod targets;

@@ -3,7 +3,7 @@
 
 use super::{
     again,
-    guard::Guard,
+    refusal::Never,
     signal::{Grounds, Target},
     targets::{Claim, Targets, World, command, leave},
     terms::Terms,
@@ -53,18 +53,13 @@ pub struct Plan {
     pub left_alone: Vec<LeftAlone>,
     /// What should come back where.
     pub devices: Vec<ReclaimDevice>,
-    /// Whom the user means, which is more than who is ended; `None`: also all that any of them has started.
-    pub meant: Option<BTreeSet<ProcId>>,
+    /// All whose end was asked for, with or without a step of their own.
+    pub members: BTreeSet<ProcId>,
     /// When carrying it out began, in clock ticks since boot.
     pub began: Option<u64>,
 }
 
 impl Plan {
-    /// The guard while it is carried out.
-    pub fn guard(&self, guard: &Guard) -> Guard {
-        self.meant.clone().map_or_else(|| guard.clone(), |meant| guard.for_those(meant))
-    }
-
     /// What cannot be done for one who was named by number is an error; another is left alone.
     fn refuse(&mut self, terms: Terms, process: &Process, no: No) -> anyhow::Result<()> {
         if terms.by_number {
@@ -106,7 +101,10 @@ pub fn plan(targets: &Targets, world: &World<'_>, allowed: Allowed) -> anyhow::R
         .map_err(|never| hinted(format!("no process can be ended from here: {never}"), FROM_INSIDE))?;
     let terms = targets.terms();
     let found = targets.find(world)?;
-    let mut plan = Plan { left_alone: found.left_alone, ..Plan::default() };
+    let members: BTreeSet<ProcId> = found.claims.iter().map(|c| c.process.id).chain(found.belong).collect();
+    let guard = world.guard.among(members.clone(), terms.heirs);
+    let world = &World { guard: &guard, ..*world };
+    let mut plan = Plan { left_alone: found.left_alone, members, ..Plan::default() };
     let (us, found): (Vec<Claim>, Vec<Claim>) =
         found.claims.into_iter().partition(|c| world.guard.never_us(c.process.id).is_err());
     for Claim { process, .. } in us {
@@ -121,20 +119,18 @@ pub fn plan(targets: &Targets, world: &World<'_>, allowed: Allowed) -> anyhow::R
     }
     let (holders, rest): (Vec<Claim>, Vec<Claim>) =
         found.into_iter().partition(|c| c.process.can_hold_memory() != Some(false));
-    let named: BTreeSet<u32> = holders.iter().map(|c| c.process.id.pid).collect();
     let mut admitted = Vec::new();
     for claim in holders {
-        match admit(world, &claim.process, terms, allowed, &named) {
+        match admit(world, &claim.process, terms, allowed) {
             Ok(()) => admitted.push(claim),
             Err(no) => plan.refuse(terms, &claim.process, no)?,
         }
     }
-    // What a member of a job has started is of the job too.
-    let meant = admitted.iter().chain(&rest).map(|claim| claim.process.id);
-    plan.meant = (!terms.heirs).then(|| meant.collect());
-    let guard = plan.guard(world.guard);
-    for claim in rest {
-        place(world, &guard, terms, claim, &admitted, allowed, &mut plan)?;
+    let is_above = |claim: &Claim, other: &Claim| other.process.ancestors.iter().any(|a| a.id == claim.process.id);
+    let (supervisors, rest): (Vec<Claim>, Vec<Claim>) =
+        rest.into_iter().partition(|claim| admitted.iter().any(|holder| is_above(claim, holder)));
+    for claim in supervisors.into_iter().chain(rest) {
+        place(world, terms, claim, &admitted, allowed, &mut plan)?;
     }
     plan.steps.sort_by_key(|s| (s.ancestors.len(), s.target.id));
     let ids: BTreeSet<ProcId> = admitted.iter().map(|c| c.process.id).collect();
@@ -176,18 +172,21 @@ impl No {
         Self { why: why.into(), hint: hint.into() }
     }
 
+    fn never(world: &World<'_>, process: &Process, never: &Never) -> Self {
+        let hint = match never {
+            Never::Serves(clients) => quit_first(process, &clients.iter().map(|(pid, _)| *pid).collect::<Vec<_>>()),
+            Never::Manages { .. } => with_all_below(world, process),
+            _ => NOTHING.into(),
+        };
+        Self::new(never.to_string(), hint)
+    }
+
     fn error(self, process: &Process) -> anyhow::Error {
         hinted(format!("PID {} ({}) will not be ended: {}", process.id, command(process), self.why), self.hint)
     }
 }
 
-fn admit(
-    world: &World<'_>,
-    process: &Process,
-    terms: Terms,
-    allowed: Allowed,
-    named: &BTreeSet<u32>,
-) -> Result<(), No> {
+fn admit(world: &World<'_>, process: &Process, terms: Terms, allowed: Allowed) -> Result<(), No> {
     let user = process.user.clone().or_else(|| process.uid.map(|u| u.to_string())).unwrap_or_else(|| "somebody".into());
     let pid = process.id.pid;
     let ours = rustix::process::geteuid();
@@ -213,11 +212,8 @@ fn admit(
             format!("look with more rights: sudo gpuresid reclaim --all-users --pid {pid}"),
         ));
     }
-    if let Err(never) = world.guard.never(world.reader, process) {
-        return Err(No::new(never.to_string(), NOTHING));
-    }
-    if let Some(no) = serves(world, process, named) {
-        return Err(no);
+    if let Err(never) = world.guard.never(process) {
+        return Err(No::never(world, process, &never));
     }
     if process.dying {
         return Err(No::new("it is already ending, so nothing needs to be done", "look again in a moment: gpuresid"));
@@ -225,35 +221,33 @@ fn admit(
     Ok(())
 }
 
-/// A server of the multi-process service takes its clients' GPU with it: these are to be named too.
-fn serves(world: &World<'_>, process: &Process, named: &BTreeSet<u32>) -> Option<No> {
-    world.holder(process.id).filter(|holder| holder.cause == Cause::MpsServer)?;
-    let mut clients = mps::clients(world.snapshot, process);
-    clients.retain(|pid| !named.contains(pid));
-    let words = |pid: &u32| {
-        let shown = world.snapshot.process(*pid).map(|p| format!(" ({})", text::shorten(&command(p), 60)));
-        format!("PID {pid}{}", shown.unwrap_or_default())
-    };
-    let (last, pids) = (clients.pop()?, clients);
-    let who: Vec<String> = pids.iter().chain([&last]).map(words).collect();
-    let all: Vec<String> = pids.iter().chain([&last]).map(|pid| format!(" --pid {pid}")).collect();
-    Some(No::new(
-        format!("it serves others, who would lose the GPU with it: {}", who.join(", ")),
-        format!(
-            "once that is no loss, quit the service as the user who started it: {}; or end its clients with it: gpuresid \
-             reclaim --pid {}{}",
-            mps::quit_of(process),
-            process.id.pid,
-            all.concat()
-        ),
-    ))
+/// A server of the multi-process service takes its clients' GPU with it: they are to be named too.
+fn quit_first(server: &Process, clients: &[u32]) -> String {
+    format!(
+        "once that is no loss, quit the service as the user who started it: {}; or end its clients with it: gpuresid \
+         reclaim --pid {}{}",
+        mps::quit_of(server),
+        server.id.pid,
+        also(clients)
+    )
+}
+
+/// Whoever is ended with all that runs below it is named with all of them.
+fn with_all_below(world: &World<'_>, manager: &Process) -> String {
+    let pid = manager.id.pid;
+    let mut below: Vec<u32> = world.reader.children(pid).iter().map(|child| child.id.pid).collect();
+    below.sort_unstable();
+    format!("if none of these is wanted any more, name them all: gpuresid reclaim --pid {pid}{}", also(&below))
+}
+
+fn also(pids: &[u32]) -> String {
+    pids.iter().map(|pid| format!(" --pid {pid}")).collect()
 }
 
 /// One who is meant and has no NVIDIA file open: it goes first where a holder of the plan runs below it, which it may
 /// start again; else it is left alone.
 fn place(
     world: &World<'_>,
-    guard: &Guard,
     terms: Terms,
     claim: Claim,
     holders: &[Claim],
@@ -262,15 +256,21 @@ fn place(
 ) -> anyhow::Result<()> {
     let Claim { process, why } = claim;
     let below = holders.iter().find(|holder| holder.process.ancestors.iter().any(|a| a.id == process.id));
-    let never = guard.never(world.reader, &process).and_then(|()| guard.never_a_manager(world.reader, &process));
-    let no = match (below, never) {
+    let no = match (below, world.guard.never(&process)) {
         (Some(holder), Ok(())) if holder.process.uid == process.uid => {
             let why = why.into_iter().chain([format!("PID {} runs below it", holder.process.id.pid)]).collect();
             plan.steps.push(step(world, process, Role::Supervisor, why, allowed, true));
             return Ok(());
         }
         (Some(_), Ok(())) => No::new("it belongs to another user than what runs below it", NOTHING),
-        (_, Err(never)) => No::new(never.to_string(), NOTHING),
+        (None, _) if plan.steps.iter().any(|above| process.ancestors.iter().any(|a| a.id == above.target.id)) => {
+            plan.left_alone.push(leave(
+                &process,
+                "it has no NVIDIA file open: it gets no signal of its own, and is left to what started it, which is ended",
+            ));
+            return Ok(());
+        }
+        (_, Err(never)) => No::never(world, &process, &never),
         (None, Ok(())) => No::new(
             "it has no NVIDIA file open, so it holds no GPU memory",
             "see who holds memory: gpuresid. A number that the driver still lists may have gone to an innocent process; a \

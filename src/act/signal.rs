@@ -7,7 +7,7 @@
 //!
 //! Our own child is the one exception: until we take its status its number belongs to it, so no look is needed.
 
-use super::guard::{Guard, Never};
+use super::{guard::Guard, refusal::Refusal};
 use crate::{
     model::{ProcId, Process, ProcessState},
     observe::proc::ProcReader,
@@ -19,7 +19,6 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal},
 };
 use std::{
-    fmt,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     process::Child,
 };
@@ -46,49 +45,6 @@ pub struct Target {
     pub uid: u32,
     /// Why.
     pub grounds: Grounds,
-}
-
-/// Why no signal was sent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refusal {
-    /// It has ended.
-    Gone,
-    /// Its number belongs to somebody else by now.
-    Reused(String),
-    /// Its user is not the one that was meant.
-    OtherUser(Option<u32>),
-    /// It has no NVIDIA file open now, so it holds no GPU memory.
-    NoNvidiaFile,
-    /// Nobody below it has an NVIDIA file open now.
-    SupervisesNobody,
-    /// It does not descend from us.
-    NoDescendant,
-    /// It is one of those that are never signalled.
-    Never(Never),
-    /// It could not be looked at.
-    NotSeen(String),
-    /// The system does not let us.
-    NotAllowed,
-    /// The system refuses for another reason.
-    Failed(String),
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Gone => f.write_str("it has ended"),
-            Self::Reused(command) => write!(f, "its number belongs to another process now (`{command}`)"),
-            Self::OtherUser(Some(uid)) => write!(f, "it belongs to user {uid} now"),
-            Self::OtherUser(None) => f.write_str("its user cannot be read"),
-            Self::NoNvidiaFile => f.write_str("it has no NVIDIA file open, so it holds no GPU memory"),
-            Self::SupervisesNobody => f.write_str("nothing that it started has an NVIDIA file open now"),
-            Self::NoDescendant => f.write_str("it does not descend from the command"),
-            Self::Never(never) => never.fmt(f),
-            Self::NotSeen(why) => write!(f, "it could not be looked at: {why}"),
-            Self::NotAllowed => f.write_str("this user may not signal it"),
-            Self::Failed(why) => write!(f, "the signal could not be sent: {why}"),
-        }
-    }
 }
 
 /// A target that is held: whatever happens to its number, signals reach this process or nobody.
@@ -160,16 +116,19 @@ pub fn stands(reader: &ProcReader, guard: &Guard, target: &Target) -> Result<Pro
         if !process.ancestors.iter().any(|a| a.id == root) {
             return Err(Refusal::NoDescendant);
         }
-        return guard.never_people_s(reader, &process).map_err(Refusal::Never).map(|()| process);
+        return guard.never_of_our_run(&process).map(|()| process).map_err(Refusal::Never);
     }
-    guard.never(reader, &process).map_err(Refusal::Never)?;
+    guard.never(&process).map_err(Refusal::Never)?;
     if process.uid != Some(target.uid) {
         return Err(Refusal::OtherUser(process.uid));
     }
     match target.grounds {
         Grounds::Supervisor => {
-            guard.never_a_manager(reader, &process).map_err(Refusal::Never)?;
-            if has_holder_below(reader, &process) { Ok(process) } else { Err(Refusal::SupervisesNobody) }
+            if has_holder_below(reader, &process) {
+                Ok(process)
+            } else {
+                Err(Refusal::SupervisesNobody)
+            }
         }
         _ => match process.can_hold_memory() {
             Some(true) => Ok(process),

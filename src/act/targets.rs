@@ -79,6 +79,8 @@ pub(super) struct Claim {
 pub(super) struct Found {
     pub(super) claims: Vec<Claim>,
     pub(super) left_alone: Vec<LeftAlone>,
+    /// Whose end is meant too, but who holds nothing: nobody is spared for their sake.
+    pub(super) belong: BTreeSet<ProcId>,
 }
 
 impl Found {
@@ -167,6 +169,7 @@ pub(super) fn is_zombie(process: &Process) -> bool {
 fn of_report(world: &World<'_>, report: &ReportFile) -> Found {
     let mut found = Found::default();
     let own = report.own();
+    found.belong.extend(&own);
     for id in &own {
         let process = match world.examine(id.pid) {
             Ok(Some(process)) if !is_zombie(&process) || process.id != *id => process,

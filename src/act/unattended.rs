@@ -75,6 +75,7 @@ impl Unattended {
                 found.claims.push(claim);
             }
         }
+        found.belong.extend(found.claims.iter().map(|claim| claim.process.id));
         // Who holds nothing is of interest only where he may start again who does.
         let holders: Vec<Process> =
             found.claims.iter().map(|c| &c.process).filter(|p| p.can_hold_memory() != Some(false)).cloned().collect();

@@ -149,12 +149,16 @@ fn advise(
     let advice = &mut verified.advice;
     for (new, parent) in again {
         let restarter = plan.steps.iter().filter_map(|s| s.shown.restarter.as_ref()).find(|r| r.pid == parent.pid);
-        let unit = restarter.filter(|r| r.unit.is_some());
-        let first =
-            unit.map_or_else(|| format!("gpuresid reclaim --pid {new} --pid {parent}"), |r| r.end_first(new.pid));
+        let named = format!("gpuresid reclaim --pid {new} --pid {parent}");
+        let first = restarter.map_or(Some(named), |restarter| restarter.end_first(new.pid));
+        let how = match (&first, restarter.is_some_and(|r| r.stop.is_some())) {
+            (_, true) => "this stops it for good".into(),
+            (Some(_), _) => format!("this ends PID {parent} first"),
+            (None, _) => format!("stop it in PID {parent}'s own way, which keeps others too"),
+        };
         advice.push(Advice {
-            command: Some(first),
-            why: format!("PID {parent} has started it again, as PID {new}: this ends PID {parent} first"),
+            command: first,
+            why: format!("PID {parent} has started it again, as PID {new}: {how}"),
             disturbs: nobody.into(),
         });
     }

@@ -125,7 +125,7 @@ fn act(
     let mut session = Session::open(options, driver_is_slow)?;
     let before = session.snapshot()?;
     let before_status = judge::status(&before);
-    let guard = Guard::new(reader, &before.observer.tool_processes)?;
+    let guard = Guard::new(reader, &before.observer.tool_processes)?.seeing(&before);
     let hide = redacted.then(|| redact::lines(&before));
     let hidden = |line: &str| hide.as_ref().map_or_else(|| line.to_owned(), |hide| hide(line));
     let log = |line: &str| log(&hidden(line));
@@ -155,9 +155,11 @@ fn act(
                 log(&format!("PID {}: {}", step.pid, words::restarter(restarter)));
             }
         }
-        let guarded = plan.guard(&guard);
-        let hands = Hands { reader, guard: &guarded, allowed, log: &log };
-        hands.carry_out(&mut plan);
+        let carry_out = |plan: &mut Plan| {
+            let guard = guard.among(plan.members.clone(), targets.terms().heirs);
+            Hands { reader, guard: &guard, allowed, log: &log }.carry_out(plan);
+        };
+        carry_out(&mut plan);
         for _ in 0..MOST_HEIRS {
             if !targets.terms().heirs || plan.steps.is_empty() {
                 break;
@@ -169,7 +171,7 @@ fn act(
             if heirs.steps.is_empty() {
                 break;
             }
-            hands.carry_out(&mut heirs);
+            carry_out(&mut heirs);
             plan.steps.extend(heirs.steps);
         }
         if let Targets::Unattended(leave) = targets {

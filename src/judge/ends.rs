@@ -121,6 +121,16 @@ fn is_helper(scene: &Scene<'_>, process: &Process) -> bool {
     mine.is_some() && scene.processes.iter().any(|p| p.id.pid == process.ppid && rank(p) == mine)
 }
 
+/// How supervisord is told to stop a program of its: by the names that it gave this one, and while it lives.
+pub(crate) fn supervisorctl(process: &Process, parent: &Process) -> Option<String> {
+    let is_it = parent.comm.starts_with("supervisord")
+        || parent.argv.words().iter().take(2).any(|word| text::file_name(word) == "supervisord");
+    let name = process.environment.get("SUPERVISOR_PROCESS_NAME").filter(|_| is_it)?;
+    let group = process.environment.get("SUPERVISOR_GROUP_NAME").filter(|group| *group != name);
+    let whole = group.map_or_else(|| name.clone(), |group| format!("{group}:{name}"));
+    text::shell_word(&whole).map(|name| format!("supervisorctl stop {name}"))
+}
+
 /// Container, pod, job or service, unless we are in the same one: that would end us, and more than was meant.
 fn of_place(scene: &Scene<'_>, process: &Process) -> Option<End> {
     let its = place(process)?;

@@ -1,7 +1,8 @@
 //! NVIDIA's multi-process service: how it is told to quit, and who uses the GPU through a server of it. One place, because
 //! a look, the doctor and `reclaim` all say it.
 
-use crate::model::{Entry, ListKind, Process, Snapshot};
+use super::programs;
+use crate::model::{Entry, ListKind, ProcId, Process, Snapshot};
 
 /// The command that ends the service whose pipes are in this directory (`None`: where it puts them by itself).
 pub(crate) fn quit(pipe_directory: Option<&str>) -> String {
@@ -20,6 +21,15 @@ pub(crate) fn quit_of(process: &Process) -> String {
 /// The entry is a client's.
 pub(crate) fn is_client(entry: &Entry, servers: &[u32]) -> bool {
     entry.lists.contains(&ListKind::Mps) && !servers.contains(&entry.pid)
+}
+
+/// The servers, each with its clients.
+pub(crate) fn served(snapshot: &Snapshot) -> Vec<(ProcId, Vec<u32>)> {
+    let is_server = |process: &&Process| {
+        let known = programs::recognise(process);
+        known.is_some_and(|known| known.program.remedy == programs::Remedy::MpsServer)
+    };
+    snapshot.scanned().iter().filter(is_server).map(|server| (server.id, clients(snapshot, server))).collect()
 }
 
 /// Who is listed as a client on a GPU that the server is listed on, of the server's user where that can be told: a

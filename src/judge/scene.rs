@@ -192,25 +192,7 @@ impl<'a> Scene<'a> {
 
     /// A process with no more files than a plain NVML client of this driver: it may only watch.
     pub(crate) fn looks_like_nvml_client(&self, process: &Process) -> bool {
-        let Some(files) = &process.files else { return false };
-        let watches_a_gpu = files.nodes.iter().any(|(n, c)| *c > 0 && entries::is_gpu_node(n));
-        watches_a_gpu
-            && match self.client_files() {
-                Some(client) => files.nodes.iter().all(|(n, c)| match entries::is_gpu_node(n) {
-                    // Our helper may have opened fewer GPUs than a monitor that watches all of them.
-                    true => {
-                        *c <= client
-                            .nodes
-                            .iter()
-                            .filter(|(n, _)| entries::is_gpu_node(n))
-                            .map(|(_, c)| *c)
-                            .max()
-                            .unwrap_or(0)
-                    }
-                    false => n.starts_with("nvidia-caps") || *c <= client.nodes.get(n).copied().unwrap_or(0),
-                }),
-                None => files.nodes.iter().all(|(n, c)| !entries::is_gpu_node(n) || *c <= 3) && files.uvm() <= 2,
-            }
+        process.files.as_ref().is_some_and(|files| files.may_only_watch(self.client_files()))
     }
 }
 

@@ -80,6 +80,21 @@ impl DeviceFiles {
         self.total() > 0
     }
 
+    /// Whether a plain NVML client of this driver, such as a monitor, has as many: it may only watch. `client`: the files
+    /// of one, where they are known.
+    pub fn may_only_watch(&self, client: Option<&Self>) -> bool {
+        // Our helper may have opened fewer GPUs than a monitor that watches all of them.
+        let most = client.map_or(3, |client| client.on_gpus().map(|(_, count)| count).max().unwrap_or(0));
+        let of_client = |node: &str| client.map_or(u32::MAX, |client| client.nodes.get(node).copied().unwrap_or(0));
+        self.on_gpus().next().is_some()
+            && self.on_gpus().all(|(_, count)| count <= most)
+            && (client.is_some() || self.uvm() <= 2)
+            && self.nodes.iter().all(|(node, count)| {
+                let of_a_gpu = node.strip_prefix("nvidia").is_some_and(|rest| rest.parse::<u32>().is_ok());
+                of_a_gpu || node.starts_with("nvidia-caps") || *count <= of_client(node)
+            })
+    }
+
     /// All files that can hold memory.
     pub fn total(&self) -> u32 {
         let holds = |node: &str| {

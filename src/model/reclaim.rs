@@ -82,14 +82,28 @@ pub struct Restarter {
     /// The service whose main process it is: then it is ended through that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<String>,
+    /// The command with which it is told to stop this process and not to start it again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop: Option<String>,
+    /// Its other children that run the same, which end with it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alike: Vec<u32>,
+    /// It keeps others too, which run something else: it is not to be ended for this one.
+    #[serde(default)]
+    pub keeps_others: bool,
 }
 
 impl Restarter {
-    /// The command that ends it before this process of its.
-    pub fn end_first(&self, pid: u32) -> String {
-        match &self.unit {
-            Some(unit) => format!("systemctl stop {unit}"),
-            None => format!("gpuresid reclaim --pid {pid} --pid {}", self.pid),
+    /// The command that keeps it from starting this process of its again; `None`: it has its own way.
+    pub fn end_first(&self, pid: u32) -> Option<String> {
+        match (&self.stop, &self.unit) {
+            (Some(stop), _) => Some(stop.clone()),
+            (None, Some(unit)) => Some(format!("systemctl stop {unit}")),
+            (None, None) if self.keeps_others => None,
+            (None, None) => {
+                let alike: String = self.alike.iter().map(|pid| format!(" --pid {pid}")).collect();
+                Some(format!("gpuresid reclaim --pid {pid}{alike} --pid {}", self.pid))
+            }
         }
     }
 }

@@ -156,6 +156,20 @@ pub fn restarter(restarter: &Restarter) -> String {
     format!("PID {} ({shown}) started it, is still alive, and may start it again", restarter.pid)
 }
 
+/// What to do about that, before the command if there is one.
+pub fn how_to_stop(restarter: &Restarter) -> String {
+    match (&restarter.stop, &restarter.unit) {
+        (Some(_), _) => "To stop it for good:".into(),
+        (None, None) if restarter.keeps_others => {
+            format!("PID {} keeps other programs too: tell it to stop this one, in its own way", restarter.pid)
+        }
+        (None, None) if !restarter.alike.is_empty() => {
+            format!("To end that first, with its {}:", count(restarter.alike.len() + 1, "process", "processes"))
+        }
+        _ => "To end that first:".into(),
+    }
+}
+
 /// `a`, `a and b`, `a, b and c`.
 pub fn list(items: &[String]) -> String {
     match items {

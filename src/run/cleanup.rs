@@ -16,7 +16,8 @@ use super::{outcome::Outcome, reap::Reaper, session::Session, signal_child::Runn
 use crate::{
     act::{
         guard::Guard,
-        signal::{self, Aim, Grounds, Refusal, Target},
+        refusal::{Never, Refusal},
+        signal::{self, Aim, Grounds, Target},
     },
     model::{
         Ancestor, CleanedDevice, Cleanup, Ended, LeftAlone, Look, ProcId, Process, ProcessState, Trace, Uuid,
@@ -140,13 +141,13 @@ struct Work<'a> {
     guard: Guard,
     ones: BTreeMap<ProcId, One>,
     refused: BTreeMap<ProcId, LeftAlone>,
-    /// Who is never signalled, and so nobody below.
+    /// Those of them that people's sessions hang on.
     keepers: BTreeSet<ProcId>,
 }
 
 impl<'a> Work<'a> {
     fn new(session: &Session, outcome: &'a mut Outcome) -> anyhow::Result<Self> {
-        let guard = Guard::new(&session.reader, &session.looker().tool_processes())?;
+        let guard = Guard::new(&session.reader, &session.looker().tool_processes())?.seeing(&outcome.after);
         guard.may_signal_at_all().map_err(|never| anyhow::anyhow!("{never}"))?;
         Ok(Self {
             rest: &mut outcome.rest,
@@ -170,21 +171,20 @@ impl<'a> Work<'a> {
         let mut below = session.reader.descendants(self.root.pid);
         // Who starts others goes before those.
         below.sort_by_key(|p| (p.ancestors.len(), p.id));
+        self.guard = self.guard.among(below.iter().map(|p| p.id).collect(), true);
+        below.retain(|process| !self.refused.contains_key(&process.id));
         let mut anybody = false;
         for process in below {
             if !self.is_of_the_run(&process, session) {
                 self.refuse(&process, "it is not known to be of the run: gpuresid had children before the command");
                 continue;
             }
-            if let Some(keeper) = process.ancestors.iter().find(|above| self.keepers.contains(&above.id)) {
+            if let Some(keeper) = process.ancestors.iter().find(|a| self.keepers.contains(&a.id)) {
                 self.refuse(&process, &format!("it runs in what PID {} keeps open for people", keeper.id));
                 continue;
             }
-            if self.keepers.contains(&process.id) {
-                continue;
-            }
-            anybody = true;
             self.signal(session, &process, kill);
+            anybody |= !self.refused.contains_key(&process.id);
         }
         // Nobody shows, yet somebody lives: a process between two readings, or a zombie of somebody else.
         anybody || self.refused.is_empty()
@@ -224,12 +224,12 @@ impl<'a> Work<'a> {
                 }
                 Err(Refusal::Gone | Refusal::Reused(_)) => return,
                 // It may go better in the next round.
-                Err(refusal @ (Refusal::NotSeen(_) | Refusal::Failed(_))) => {
+                Err(refusal @ (Refusal::NotSeen(_) | Refusal::Failed(_) | Refusal::Never(Never::UnreadableFiles))) => {
                     one.trouble = Some(refusal.to_string());
                     return;
                 }
                 Err(refusal) => {
-                    if matches!(refusal, Refusal::Never(_)) {
+                    if matches!(&refusal, Refusal::Never(never) if never.keeps_sessions()) {
                         self.keepers.insert(process.id);
                         self.ones.remove(&process.id);
                     }

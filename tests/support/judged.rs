@@ -184,6 +184,12 @@ pub fn parent(pid: u32) -> Option<u32> {
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }
 
+/// The children of a process.
+pub fn children(pid: u32) -> Vec<u32> {
+    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    list.split_whitespace().filter_map(|child| child.parse().ok()).collect()
+}
+
 /// Says why a test looked at nothing.
 pub fn skipped(why: &str) {
     let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("skipped: {why}\n").as_bytes());

@@ -28,7 +28,7 @@ mod signals;
 
 pub use fake_nvml::faults::Fault;
 pub use fake_nvml::ledger::{Allocation, Gpu, Inherit, Instance, Keeper, Ledger, List, Machine};
-pub use judged::{CONTEXT, Judged, SLACK, alive, out_of_sight, parent, sees_everybody, skipped, state};
+pub use judged::{CONTEXT, Judged, SLACK, alive, children, out_of_sight, parent, sees_everybody, skipped, state};
 pub use records::Records;
 pub use running::{DEADLINE, Finished, Running, wait_until, wait_until_for};
 

@@ -22,7 +22,7 @@ use std::{
 /// The marker's name.
 const MARKER: &[u8] = b"GPURESID_RUN_ID=";
 /// Variables that tell where a process belongs and hold no secret. Others are never kept.
-const TELLING: [&str; 21] = [
+const TELLING: [&str; 23] = [
     "SLURM_JOB_ID",
     "SLURM_STEP_ID",
     "SLURMD_NODENAME",
@@ -44,6 +44,8 @@ const TELLING: [&str; 21] = [
     "CUDA_MPS_PIPE_DIRECTORY",
     "RAY_JOB_ID",
     "PBS_JOBID",
+    "SUPERVISOR_PROCESS_NAME",
+    "SUPERVISOR_GROUP_NAME",
 ];
 /// A longer value of one of them is none.
 const MOST_TELLING: usize = 256;

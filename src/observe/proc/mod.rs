@@ -3,9 +3,8 @@
 //! [`ProcReader`] is the door. Behind it: `handle` (open directories, and which errors mean what), `stat` (the two
 //! files about a process that every reader needs), `nodes` and `files` (the scan of open files), `memory` (what can
 //! make a reader hang), `facts` (one process), `tree` (parents and children), `scan` (all processes), `observer` (from
-//! where we look), `fingerprint` (for records of runs), `cgroup`, `capabilities`, `blocked` (threads that do not come out of the kernel), `slurm`, `sockets`, `unit` and `systemd` (who is the main process of a service).
+//! where we look), `fingerprint` (for records of runs), `cgroup`, `capabilities`, `blocked` (threads that do not come out of the kernel), `slurm`, `sessions`, `sockets`, `unit` and `systemd` (who is the main process of a service).
 
-mod attached;
 mod blocked;
 mod capabilities;
 mod cgroup;
@@ -17,6 +16,7 @@ mod memory;
 mod nodes;
 mod observer;
 mod scan;
+mod sessions;
 mod shared;
 mod slurm;
 mod sockets;
@@ -25,7 +25,7 @@ mod systemd;
 mod tree;
 mod unit;
 
-pub use attached::Attached;
+pub use sessions::SessionFile;
 pub use shared::Usage;
 
 use crate::model::{BootId, Gap, Observer, Process, Uninspected};
@@ -55,7 +55,13 @@ pub struct ProcOptions {
 
 impl Default for ProcOptions {
     fn default() -> Self {
-        Self { procfs: "/proc".into(), dev: "/dev".into(), sys: "/sys".into(), run: "/run".into(), hide_arguments: false }
+        Self {
+            procfs: "/proc".into(),
+            dev: "/dev".into(),
+            sys: "/sys".into(),
+            run: "/run".into(),
+            hide_arguments: false,
+        }
     }
 }
 
@@ -174,6 +180,15 @@ impl ProcReader {
     /// processes, and one that comes or goes while it is read may be missed.
     pub fn track_descendants(&self, root: u32) -> Vec<Process> {
         self.listed_tree(root).unwrap_or_else(|| self.tree(root))
+    }
+
+    /// The living children of a process, zombies left out.
+    pub fn children(&self, pid: u32) -> Vec<Process> {
+        self.listed_children_of(pid).unwrap_or_else(|| {
+            let mut below = self.tree(pid);
+            below.retain(|process| process.ppid == pid);
+            below
+        })
     }
 
     fn one_process(&self, pid: u32, full: bool) -> anyhow::Result<Option<Process>> {

@@ -91,15 +91,7 @@ impl Bus {
         self.write(b"BEGIN\r\n")
     }
 
-    fn send(
-        &mut self,
-        serial: u32,
-        to: &str,
-        path: &str,
-        interface: &str,
-        member: &str,
-        words: &[&str],
-    ) -> Option<()> {
+    fn send(&mut self, serial: u32, to: &str, path: &str, interface: &str, member: &str, words: &[&str]) -> Option<()> {
         let mut body = Message::default();
         words.iter().for_each(|word| body.text(word));
         let mut fields = Message::default();
@@ -140,7 +132,8 @@ impl Bus {
             let fields = self.read(fields.next_multiple_of(8))?;
             let body = self.read(body)?;
             // Field 5 is the serial of the call: its number stands behind code and signature, at a multiple of four.
-            let answers = fields.windows(8).step_by(4).any(|f| f[..4] == [5, 1, b'u', 0] && word(&f[4..]) == Some(call));
+            let answers =
+                fields.windows(8).step_by(4).any(|f| f[..4] == [5, 1, b'u', 0] && word(&f[4..]) == Some(call));
             match head[1] {
                 2 if answers => return (body.get(..3)? == [1, b'u', 0]).then(|| word(body.get(4..)?))?,
                 3 if answers => return None,
@@ -210,7 +203,10 @@ mod tests {
         assert_eq!(unit_of("/system.slice/a.service"), Some((Manager::Machine, "a.service")));
         let users = "/user.slice/user-1000.slice/user@1000.service/app.slice/b.service";
         assert_eq!(unit_of(users), Some((Manager::User(1000), "b.service")));
-        assert_eq!(unit_of("/user.slice/user-1000.slice/user@1000.service"), Some((Manager::Machine, "user@1000.service")));
+        assert_eq!(
+            unit_of("/user.slice/user-1000.slice/user@1000.service"),
+            Some((Manager::Machine, "user@1000.service"))
+        );
         assert_eq!(unit_of("/user.slice/user-1000.slice/session-3.scope"), None);
     }
 

@@ -62,6 +62,11 @@ impl ProcReader {
         Some(self.living(found))
     }
 
+    /// The children alone, in the same way.
+    pub(super) fn listed_children_of(&self, pid: u32) -> Option<Vec<Process>> {
+        self.listed_children(pid).map(|children| self.living(children))
+    }
+
     fn listed_children(&self, pid: u32) -> Option<Vec<u32>> {
         let tasks = self.options.procfs.join(pid.to_string()).join("task");
         let mut children = Vec::new();

@@ -64,15 +64,14 @@ impl ProcReader {
             all.get(path).filter(|(at, _)| at.elapsed() < FRESH).map(|(_, main)| *main)
         };
         let known = told(&self.inner.main_pids.lock().unwrap_or_else(PoisonError::into_inner));
-        let main = known.unwrap_or_else(|| {
+        known.unwrap_or_else(|| {
             let (manager, unit) = systemd::unit_of(path)?;
             let main = systemd::main_pid(&self.options.run, manager, unit);
             let main = main.filter(|main| self.members(path).is_some_and(|members| members.contains(main)));
             let mut all = self.inner.main_pids.lock().unwrap_or_else(PoisonError::into_inner);
             all.insert(path.to_owned(), (Instant::now(), main));
             main
-        });
-        main
+        })
     }
 
     /// The children of the service manager in a control group; `None` if its members cannot be read.

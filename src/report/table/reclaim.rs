@@ -169,8 +169,9 @@ fn one(page: &mut Page<'_>, number: usize, group: &[&ReclaimStep]) -> io::Result
             };
             page.paragraph(indent, &format!("Disturbs: {disturbs}"))?;
             let Some(restarter) = &step.restarter else { return Ok(()) };
-            page.paragraph(indent, &format!("{}. To end that first:", words::restarter(restarter)))?;
-            page.command("      ", &restarter.end_first(step.pid))
+            let how = words::how_to_stop(restarter);
+            page.paragraph(indent, &format!("{}. {how}", words::restarter(restarter)))?;
+            restarter.end_first(step.pid).map_or(Ok(()), |command| page.command("      ", &command))
         }
         Some(outcome) => {
             let word = match outcome {
