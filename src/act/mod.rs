@@ -4,7 +4,7 @@
 //! [`refusal`] why. `reclaim` goes through
 //! [`targets`] (whom the user means, from a report that nobody has to believe, by number, by a sign or by job), [`terms`]
 //! (who decides that, and how far it reaches), [`plan`] (who, in which order, with which signal, for how much; nothing
-//! happens yet), [`carry_out`] and [`verify`]. [`lock`] keeps two of them apart; [`again`] knows who would start a process
+//! happens yet), [`carry_out`] and [`verify`]. [`life`] what they do now. [`lock`] keeps two of them apart; [`again`] knows who would start a process
 //! again, [`job`] and [`ci`] who is of a job of Slurm or of a CI runner, [`unattended`] whom a timer may end by the
 //! [`records`] of checks, or by the site's policy for what is [`idle`].
 
@@ -14,6 +14,7 @@ pub mod ci;
 pub mod guard;
 pub mod idle;
 pub mod job;
+pub mod life;
 pub mod lock;
 pub mod plan;
 pub mod records;

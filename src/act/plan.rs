@@ -303,6 +303,7 @@ fn step(world: &World<'_>, process: Process, role: Role, why: Vec<String>, allow
         gives_back: holder.map(|h| h.devices.clone()).unwrap_or_default(),
         disturbs: disturbs(world, &process, role),
         restarter: None,
+        life: None,
         sent: Vec::new(),
         outcome: None,
         outcome_why: None,

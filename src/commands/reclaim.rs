@@ -8,6 +8,7 @@ use crate::{
         ci::CiJob,
         guard::Guard,
         job::Job,
+        life,
         lock::Lock,
         plan::{self, Allowed, Plan},
         report_file::ReportFile,
@@ -49,7 +50,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// If nothing could be read, or the plan is refused: then nobody was signalled.
 pub(super) fn run(global: &Global, args: &ReclaimArgs) -> anyhow::Result<Ending> {
     let mut options = session_options(global);
-    options.extras.utilization = args.idle.is_some();
+    options.extras.utilization = true;
     let reader = ProcReader::new(options.proc.clone())?;
     // Before anything is looked at: a look from there is of no use here.
     Guard::new(&reader, &[])?.may_signal_at_all().map_err(|never| {
@@ -146,6 +147,9 @@ fn act(
     let allowed = Allowed { all_users: args.all_users, force: args.force, grace: args.grace };
     let world = World { snapshot: &before, status: &before_status, reader, guard: &guard };
     let mut plan = plan::plan(targets, &world, allowed).map_err(|refused| error::mapped(refused, hidden))?;
+    if !args.yes {
+        life::look(&mut plan, reader, &before);
+    }
     if args.yes {
         for left in &plan.left_alone {
             log(&format!("PID {}: left alone: {}", left.pid, left.why));

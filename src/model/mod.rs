@@ -46,7 +46,8 @@ pub use process::{
     Ancestor, Blocked, BlockedThread, DeviceFiles, OnSigterm, Process, ProcessState, Sockets, Uninspected,
 };
 pub use reclaim::{
-    CleanedDevice, Cleanup, Ended, LeftAlone, ReclaimDevice, ReclaimReport, ReclaimStep, Restarter, Role, StepOutcome,
+    CleanedDevice, Cleanup, Ended, LeftAlone, LifeSigns, ReclaimDevice, ReclaimReport, ReclaimStep, Restarter, Role,
+    StepOutcome,
 };
 pub use report::{
     Advice, BrokenRule, Cause, CommandReport, DeviceReport, DeviceStatus, Finding, FindingKind, Ghost, Held, Holder,

@@ -55,6 +55,9 @@ pub struct ReclaimStep {
     /// Who started it, lives, and is not in the plan: it may start it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarter: Option<Restarter>,
+    /// What is known of its life, in a plan that was not carried out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub life: Option<LifeSigns>,
     /// The signals that were sent.
     pub sent: Vec<String>,
     /// What became of it; `None` in a plan that was not carried out.
@@ -68,6 +71,23 @@ impl ReclaimStep {
     pub fn gives_an_unknown_amount(&self) -> bool {
         self.role == Role::Holder && self.gives_back.iter().all(|held| held.held_bytes.is_none())
     }
+}
+
+/// Whether a process works, and who needs it, as far as can be seen. `None` is not known.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LifeSigns {
+    /// How long it was watched.
+    pub watched_ms: u64,
+    /// The CPU time that it used meanwhile.
+    pub cpu_ms: Option<u64>,
+    /// How busy the GPUs are that it computes on, where it is the only one there, or they are idle.
+    pub gpu_percent: Option<u32>,
+    /// Its terminal, such as `pts/3`; empty: it has none.
+    pub terminal: Option<String>,
+    /// Living processes outside of the plan that have a pipe of its open.
+    pub pipes_with: Option<Vec<u32>>,
+    /// The other ends of its TCP connections.
+    pub tcp_peers: Option<Vec<String>>,
 }
 
 /// A living parent that may start a process again.

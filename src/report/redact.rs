@@ -113,6 +113,9 @@ pub fn reclaim(snapshot: &Snapshot, report: &mut ReclaimReport) {
     let mut words = Words::of([snapshot], None);
     report.steps.iter().for_each(|s| words.name(s.user.as_deref()));
     report.host = None;
+    for life in report.steps.iter_mut().filter_map(|step| step.life.as_mut()) {
+        life.tcp_peers.iter_mut().flatten().for_each(|peer| *peer = HIDDEN.into());
+    }
     words.hide_in_texts(report);
 }
 

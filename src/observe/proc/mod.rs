@@ -3,7 +3,7 @@
 //! [`ProcReader`] is the door. Behind it: `handle` (open directories, and which errors mean what), `stat` (the two
 //! files about a process that every reader needs), `nodes` and `files` (the scan of open files), `memory` (what can
 //! make a reader hang), `facts` (one process), `tree` (parents and children), `scan` (all processes), `observer` (from
-//! where we look), `fingerprint` (for records of runs), `cgroup`, `capabilities`, `blocked` (threads that do not come out of the kernel), `slurm`, `sessions`, `sockets`, `unit` and `systemd` (who is the main process of a service).
+//! where we look), `fingerprint` (for records of runs), `cgroup`, `capabilities`, `blocked` (threads that do not come out of the kernel), `slurm`, `sessions`, `sockets`, `life` (for plans), `unit` and `systemd` (who is the main process of a service).
 
 mod blocked;
 mod capabilities;
@@ -12,6 +12,7 @@ mod facts;
 mod files;
 mod fingerprint;
 mod handle;
+mod life;
 mod memory;
 mod nodes;
 mod observer;
@@ -25,6 +26,7 @@ mod systemd;
 mod tree;
 mod unit;
 
+pub use life::Peers;
 pub use sessions::SessionFile;
 pub use shared::Usage;
 
@@ -214,6 +216,11 @@ impl ProcReader {
             .or_insert_with(|| uzers::get_user_by_uid(uid).map(|user| user.name().to_string_lossy().into_owned()))
             .clone()
     }
+}
+
+/// How `/proc` counts time.
+pub fn ticks_per_second() -> u64 {
+    procfs::ticks_per_second().max(1)
 }
 
 /// Now, as `/proc` counts the start of processes: clock ticks since the machine was started. `None`: the clock cannot be

@@ -6,6 +6,7 @@ mod doctor;
 mod files;
 mod gate;
 mod grid;
+mod life;
 mod parts;
 mod place;
 mod reclaim;

@@ -2,6 +2,7 @@
 
 use super::{
     grid::{Column, Grid},
+    life::life_of,
     parts::Page,
 };
 use crate::{
@@ -168,6 +169,9 @@ fn one(page: &mut Page<'_>, number: usize, group: &[&ReclaimStep]) -> io::Result
                 false => "these processes, and what runs below them".to_owned(),
             };
             page.paragraph(indent, &format!("Disturbs: {disturbs}"))?;
+            for fact in life_of(group) {
+                page.paragraph(indent, &fact)?;
+            }
             let Some(restarter) = &step.restarter else { return Ok(()) };
             let how = words::how_to_stop(restarter);
             page.paragraph(indent, &format!("{}. {how}", words::restarter(restarter)))?;
