@@ -59,13 +59,13 @@ fn whatever_he_claims_of_himself_ends_nobody_else() {
     let ended = marker_of_an_ended_run();
     // The marker of a run whose gpuresid would be a process of root's.
     let of_roots = format!("{}-{}-{}", &ended[..8], victims[0], start_ticks(victims[0]));
-    let claims: [(&str, String, Vec<(&str, String)>); 6] = [
-        ("marked", "alloc 0 1GiB".into(), vec![("GPURESID_RUN_ID", ended.clone())]),
-        ("marked_as_roots", "alloc 0 1GiB".into(), vec![("GPURESID_RUN_ID", of_roots)]),
-        ("of_the_job", "alloc 0 1GiB".into(), vec![("SLURM_JOB_ID", "77".into()), ("CI_JOB_ID", "7".into())]),
-        ("a_kernel_thread", "alloc 0 1GiB rename kworker/0:1 settitle [kworker/0:1]".into(), vec![]),
-        ("a_supervisor", "rename supervisord alloc 0 1GiB".into(), vec![("SYSTEMD_EXEC_PID", victims[0].to_string())]),
-        ("an_engine", "rename tmux alloc 0 1GiB".into(), vec![("TORCHELASTIC_RUN_ID", "x".into())]),
+    let claims = [
+        ("marked", "alloc 0 1GiB", vec![("GPURESID_RUN_ID", ended.clone())]),
+        ("marked_as_roots", "alloc 0 1GiB", vec![("GPURESID_RUN_ID", of_roots)]),
+        ("of_the_job", "alloc 0 1GiB", vec![("SLURM_JOB_ID", "77".into()), ("CI_JOB_ID", "7".into())]),
+        ("a_kernel_thread", "alloc 0 1GiB rename kworker/0:1 settitle [kworker/0:1]", Vec::new()),
+        ("a_supervisor", "rename supervisord alloc 0 1GiB", vec![("SYSTEMD_EXEC_PID", victims[0].to_string())]),
+        ("an_engine", "rename tmux alloc 0 1GiB", vec![("TORCHELASTIC_RUN_ID", "x".into())]),
     ];
     let mut hostile = Vec::new();
     for (name, verbs, environment) in &claims {
