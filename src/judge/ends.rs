@@ -33,7 +33,10 @@ pub(crate) fn of(scene: &Scene<'_>, process: &Process, known: Option<&Known>) ->
     if scene.is_above_us(process.id) {
         return None;
     }
-    known.and_then(|known| of_program(scene, process, known)).or_else(|| of_place(scene, process))
+    known
+        .and_then(|known| of_program(scene, process, known))
+        .or_else(|| of_supervisor(process))
+        .or_else(|| of_place(scene, process))
 }
 
 fn of_program(scene: &Scene<'_>, process: &Process, known: &Known) -> Option<End> {
@@ -123,12 +126,30 @@ fn is_helper(scene: &Scene<'_>, process: &Process) -> bool {
 
 /// How supervisord is told to stop a program of its: by the names that it gave this one, and while it lives.
 pub(crate) fn supervisorctl(process: &Process, parent: &Process) -> Option<String> {
-    let is_it = parent.comm.starts_with("supervisord")
+    let is_it = is_supervisord(&parent.comm)
         || parent.argv.words().iter().take(2).any(|word| text::file_name(word) == "supervisord");
-    let name = process.environment.get("SUPERVISOR_PROCESS_NAME").filter(|_| is_it)?;
+    told_to_stop(process).filter(|_| is_it)
+}
+
+fn is_supervisord(comm: &str) -> bool {
+    comm.starts_with("supervisord")
+}
+
+fn told_to_stop(process: &Process) -> Option<String> {
+    let name = process.environment.get("SUPERVISOR_PROCESS_NAME")?;
     let group = process.environment.get("SUPERVISOR_GROUP_NAME").filter(|group| *group != name);
     let whole = group.map_or_else(|| name.clone(), |group| format!("{group}:{name}"));
     text::shell_word(&whole).map(|name| format!("supervisorctl stop {name}"))
+}
+
+fn of_supervisor(process: &Process) -> Option<End> {
+    process.ancestors.first().filter(|parent| is_supervisord(&parent.comm))?;
+    Some(End {
+        command: told_to_stop(process)?,
+        why: "tell supervisord to stop it: one that is killed may be started again".into(),
+        disturbs: "whoever uses this program of supervisord's".into(),
+        signal_first: false,
+    })
 }
 
 /// Container, pod, job or service, unless we are in the same one: that would end us, and more than was meant.
@@ -162,4 +183,25 @@ fn of_place(scene: &Scene<'_>, process: &Process) -> Option<End> {
 
 fn words(pids: &[u32]) -> String {
     pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::judge::tests::build::{ancestor, id, process};
+
+    #[test]
+    fn supervisord_is_told_by_the_name_that_it_gave() {
+        let told = |comm: &str, variables: &[(&str, &str)]| {
+            let mut worker = process(id(70, 5_000), vec![ancestor(id(50, 40), comm)], None);
+            worker.environment = variables.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+            of_supervisor(&worker).map(|end| end.command)
+        };
+        let named = |group| [("SUPERVISOR_PROCESS_NAME", "train_00"), ("SUPERVISOR_GROUP_NAME", group)];
+        assert_eq!(told("supervisord", &named("train")).as_deref(), Some("supervisorctl stop train:train_00"));
+        assert_eq!(told("supervisord", &named("train_00")).as_deref(), Some("supervisorctl stop train_00"));
+        assert_eq!(told("bash", &named("train")), None, "a program of its has started this one");
+        assert_eq!(told("supervisord", &[]), None);
+        assert_eq!(told("supervisord", &named("a b;c")).as_deref(), Some("supervisorctl stop 'a b;c:train_00'"));
+    }
 }
