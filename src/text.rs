@@ -2,6 +2,8 @@
 //! newlines, text that reads backwards, ten kilobytes, or a password. One place, because one forgotten caller is
 //! enough for a terminal to be written to by a stranger.
 
+#[cfg(test)]
+pub(crate) mod mangled;
 pub mod name;
 pub mod program;
 mod secrets;

@@ -130,6 +130,7 @@ impl ReportFile {
                 .filter(|h| h.lineage == Lineage::Own)
                 .filter_map(|h| Some(ProcId { pid: h.pid, start_ticks: h.start_ticks? })),
         );
+        own.retain(|id| id.pid > 0);
         own.sort_unstable();
         own.dedup();
         own
@@ -140,9 +141,11 @@ impl ReportFile {
     pub fn started_between(&self) -> Option<(f64, f64)> {
         let end: jiff::Timestamp = self.taken_at.parse().ok()?;
         let end = end.as_duration().as_secs_f64();
-        let ran = self.command.as_ref()?.seconds?;
+        // What no run lasted was made up. A year is long.
+        let lasted = |seconds: f64| (0.0..=366.0 * 86_400.0).contains(&seconds).then_some(seconds);
+        let ran = lasted(self.command.as_ref()?.seconds?)?;
         // The look after settling takes a moment too.
-        Some((end - ran - self.settled_seconds.unwrap_or(0.0) - 60.0, end + 1.0))
+        Some((end - ran - lasted(self.settled_seconds.unwrap_or(0.0))? - 60.0, end + 1.0))
     }
 }
 
@@ -171,6 +174,20 @@ fn parse(bytes: &[u8], shown: &str) -> anyhow::Result<ReportFile> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::text::mangled::mangled;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn whatever_a_report_holds_it_is_read_or_refused(text in mangled(&[REPORT])) {
+            match parse(&text, "r.json") {
+                Ok(report) => prop_assert!(report.own().iter().all(|id| id.pid > 0) && report.started_between().is_none_or(|(from, to)| from <= to)),
+                Err(error) => prop_assert!(!error.to_string().is_empty()),
+            }
+        }
+    }
 
     const REPORT: &str = r#"{"schema":"gpuresid.report/1","run_id":"b-1-2","taken_at":"2026-01-01T00:01:00Z",
         "boot_id":"b","host":"here","simulated":false,"command":{"seconds":10.0},"settled_seconds":5.0,

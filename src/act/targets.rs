@@ -224,10 +224,11 @@ fn fits(report: &ReportFile, own: &[ProcId], process: &Process) -> Result<String
         Some(((from, to), at)) if at < from || at > to + 1.0 => {
             Err("the report names it, but it was not started while that run lasted".into())
         }
-        _ => {
+        Some(_) => {
             Ok("the report names it, it was started during that run, and what started it has gone or is of the run"
                 .into())
         }
+        None => Err("the report names it, but it cannot be told whether it was started while that run lasted".into()),
     }
 }
 

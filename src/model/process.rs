@@ -102,7 +102,7 @@ impl DeviceFiles {
                 || node.starts_with("dri/")
                 || node.strip_prefix("nvidia").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
         };
-        self.nodes.iter().filter(|(node, _)| holds(node)).map(|(_, count)| count).sum()
+        self.nodes.iter().filter(|(node, _)| holds(node)).map(|(_, count)| *count).fold(0, u32::saturating_add)
     }
 }
 

@@ -66,6 +66,25 @@ fn parse(line: &str, now: Duration) -> Option<Xid> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::text::mangled::mangled;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn whatever_a_line_holds_it_is_an_xid_or_none(text in mangled(&[
+            "4,1234,5678901,-;NVRM: Xid (PCI:0000:0a:00): 79, pid=4711, name=python, GPU has fallen off the bus.\n",
+            "6,1,99999999999,-;NVRM: Xid (PCI:0000:c1:00): 31, pid='<unknown>', name=<unknown>, Ch 00000008\n",
+        ])) {
+            for line in String::from_utf8_lossy(&text).lines() {
+                if let Some(xid) = parse(line, Duration::from_secs(60)) {
+                    prop_assert!(line.contains("NVRM: Xid (") && xid.text.len() <= line.len());
+                    prop_assert!(xid.ago.is_none_or(|ago| ago <= Duration::from_secs(60)));
+                }
+            }
+        }
+    }
 
     #[test]
     fn xid_lines_are_taken_apart() {

@@ -11,6 +11,7 @@ mod mig;
 mod properties;
 mod recordings;
 mod settled;
+mod strangers;
 mod unlisted;
 mod words;
 mod worlds;

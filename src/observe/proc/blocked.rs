@@ -136,7 +136,7 @@ const CALLS_ON_FILES: [(u64, u64); 14] = [
 ];
 
 /// The descriptor that a line of `/proc/PID/syscall` is about.
-fn descriptor(line: &str) -> Option<u32> {
+pub(super) fn descriptor(line: &str) -> Option<u32> {
     let mut words = line.split_ascii_whitespace();
     let number: u64 = words.next()?.parse().ok()?;
     let first = u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok()?;
@@ -146,7 +146,7 @@ fn descriptor(line: &str) -> Option<u32> {
 }
 
 /// A path with its file system: `/data/x (nfs4 from server:/export)`. Devices, pipes and sockets say enough themselves.
-fn with_file_system(path: String, mounts: &str) -> String {
+pub(super) fn with_file_system(path: String, mounts: &str) -> String {
     if !path.starts_with('/') || path.starts_with("/dev/") {
         return path;
     }
@@ -169,7 +169,7 @@ fn with_file_system(path: String, mounts: &str) -> String {
 }
 
 /// The first kernel module in a stack: `[<0>] nfs_wait_bit_killable+0x1b/0x90 [nfs]`.
-fn module(stack: &str) -> Option<String> {
+pub(super) fn module(stack: &str) -> Option<String> {
     let name = stack.lines().find_map(|line| line.trim_end().strip_suffix(']')?.rsplit_once(" [").map(|(_, m)| m))?;
     let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
     (!name.is_empty() && name.bytes().all(plain)).then(|| format!("the kernel module {name}"))

@@ -168,7 +168,7 @@ where
 }
 
 /// The arguments, as far as a reader would follow. Foreign bytes: made text, but not made safe for a terminal.
-fn arguments(text: &[u8]) -> Vec<String> {
+pub(super) fn arguments(text: &[u8]) -> Vec<String> {
     let end = text.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1);
     if end == 0 {
         return Vec::new();
@@ -180,14 +180,14 @@ fn arguments(text: &[u8]) -> Vec<String> {
         .collect()
 }
 
-fn marker(environment: &[u8]) -> Option<String> {
+pub(super) fn marker(environment: &[u8]) -> Option<String> {
     let value = environment.split(|b| *b == 0).find_map(|entry| entry.strip_prefix(MARKER))?;
     let value = std::str::from_utf8(value).ok()?;
     (!value.is_empty() && value.len() <= MOST_MARKER).then(|| value.to_owned())
 }
 
 /// The variables that tell where it belongs.
-fn telling(environment: &[u8]) -> BTreeMap<String, String> {
+pub(super) fn telling(environment: &[u8]) -> BTreeMap<String, String> {
     environment
         .split(|b| *b == 0)
         .filter_map(|entry| std::str::from_utf8(entry).ok()?.split_once('='))
@@ -197,7 +197,7 @@ fn telling(environment: &[u8]) -> BTreeMap<String, String> {
 }
 
 /// Paths of mappings through which processes share GPU memory, each once.
-fn shared(maps: &[u8]) -> Vec<String> {
+pub(super) fn shared(maps: &[u8]) -> Vec<String> {
     let mut paths = Vec::new();
     for line in maps.split(|b| *b == b'\n') {
         let Some(start) = line.iter().position(|b| *b == b'/') else { continue };

@@ -22,6 +22,8 @@ mod shared;
 mod slurm;
 mod sockets;
 mod stat;
+#[cfg(test)]
+mod strangers;
 mod systemd;
 mod tree;
 mod unit;

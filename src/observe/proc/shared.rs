@@ -92,7 +92,7 @@ fn maps_of(root: &OwnedFd, id: ProcId) -> Option<Vec<u8>> {
 }
 
 /// The files of a map: `start-end perms offset major:minor inode path`.
-fn mapped(maps: &[u8]) -> impl Iterator<Item = Identity> + '_ {
+pub(super) fn mapped(maps: &[u8]) -> impl Iterator<Item = Identity> + '_ {
     maps.split(|b| *b == b'\n').filter_map(|line| {
         let mut words = line.split(|b| *b == b' ').filter(|w| !w.is_empty()).skip(3);
         let (device, inode) = (std::str::from_utf8(words.next()?).ok()?, std::str::from_utf8(words.next()?).ok()?);
