@@ -64,7 +64,7 @@ fn a_ci_job_that_opted_out_and_one_that_is_none_end_nobody() {
     }
     let none = hook(&rig, "--ci", &[("CI", "true")]);
     assert!(
-        none.expect_code(125).stderr.contains("no job of a CI runner: none of RUNNER_TRACKING_ID"),
+        none.expect_code(125).stderr.contains("not the job of a CI runner: none of RUNNER_TRACKING_ID"),
         "{}",
         none.stderr
     );
