@@ -1,9 +1,9 @@
 //! What is known of the lives of those whom a plan would end: whether they work, where they run, and who talks to them. The
 //! plan waits for it, because nobody can take a signal back; carrying it out does not.
 
-use super::plan::Plan;
+use super::{plan::Plan, targets::command};
 use crate::{
-    model::{LifeSigns, ListKind, ProcId, Snapshot},
+    model::{LifeSigns, ListKind, ProcId, Snapshot, Talker},
     observe::proc::{ProcReader, ticks_per_second},
 };
 use std::{
@@ -34,7 +34,9 @@ pub fn look(plan: &mut Plan, reader: &ProcReader, snapshot: &Snapshot) {
             cpu_ms: ticks.map(|ticks| ticks.saturating_mul(1000) / ticks_per_second()),
             gpu_percent: gpu_percent(snapshot, id.pid),
             terminal: reader.terminal(id),
-            pipes_with: peers.and_then(|peers| peers.pipes.clone()),
+            pipes_with: peers
+                .and_then(|peers| Some(peers.pipes.as_ref()?.iter().filter_map(|id| talker(reader, *id)).collect())),
+            all_seen: peers.is_some_and(|peers| peers.all_seen),
             tcp_peers: peers.and_then(|peers| Some(peers.tcp.as_ref()?.iter().map(ToString::to_string).collect())),
         });
     }
@@ -44,19 +46,24 @@ fn cpu_ticks(reader: &ProcReader, id: ProcId) -> Option<u64> {
     reader.identify(id.pid).ok().flatten().filter(|process| process.id == id).map(|process| process.cpu_ticks)
 }
 
-/// How busy the GPUs are that it alone computes on; where others do too nothing tells whose work it is.
+/// Whoever has ended meanwhile talks to nobody.
+fn talker(reader: &ProcReader, id: ProcId) -> Option<Talker> {
+    let process = reader.identify(id.pid).ok().flatten().filter(|process| process.id == id)?;
+    Some(Talker { pid: id.pid, start_ticks: id.start_ticks, command: command(&process) })
+}
+
+/// How busy the GPUs are that it computes on, where nobody else is on them or may be: else nothing tells whose work it is.
 fn gpu_percent(snapshot: &Snapshot, pid: u32) -> Option<u32> {
+    let sees_all = !snapshot.observer.out_of_sight();
     let mut busiest = None;
     for device in &snapshot.devices {
-        let computes = |entry: &&crate::model::Entry| entry.lists.contains(&ListKind::Compute);
-        let mut listed: Vec<u32> =
-            device.look.entries.iter().flatten().filter(computes).map(|entry| entry.pid).collect();
-        listed.dedup();
-        match (listed.contains(&pid), device.look.utilization_percent) {
-            (true, Some(percent)) if listed == [pid] || percent == 0 => busiest = busiest.max(Some(percent)),
-            (true, _) => return None,
-            (false, _) => {}
+        let entries = || device.look.entries.iter().flatten();
+        if !entries().any(|entry| entry.pid == pid && entry.lists.contains(&ListKind::Compute)) {
+            continue;
         }
+        let alone = sees_all && entries().all(|entry| entry.pid == pid);
+        let percent = device.look.utilization_percent.filter(|percent| alone || *percent == 0)?;
+        busiest = busiest.max(Some(percent));
     }
     busiest
 }

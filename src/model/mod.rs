@@ -47,7 +47,7 @@ pub use process::{
 };
 pub use reclaim::{
     CleanedDevice, Cleanup, Ended, LeftAlone, LifeSigns, ReclaimDevice, ReclaimReport, ReclaimStep, Restarter, Role,
-    StepOutcome,
+    StepOutcome, Talker,
 };
 pub use report::{
     Advice, BrokenRule, Cause, CommandReport, DeviceReport, DeviceStatus, Finding, FindingKind, Ghost, Held, Holder,

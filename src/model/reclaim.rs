@@ -80,14 +80,28 @@ pub struct LifeSigns {
     pub watched_ms: u64,
     /// The CPU time that it used meanwhile.
     pub cpu_ms: Option<u64>,
-    /// How busy the GPUs are that it computes on, where it is the only one there, or they are idle.
+    /// How busy the GPUs are that it computes on, where nobody else is or may be on them, or they are idle.
     pub gpu_percent: Option<u32>,
     /// Its terminal, such as `pts/3`; empty: it has none.
     pub terminal: Option<String>,
-    /// Living processes outside of the plan that have a pipe of its open.
-    pub pipes_with: Option<Vec<u32>>,
-    /// The other ends of its TCP connections.
+    /// Living processes outside of the plan that read what it writes into a pipe, or write what it reads.
+    pub pipes_with: Option<Vec<Talker>>,
+    /// Everybody's open files could be read. Otherwise there may be more than `pipes_with`.
+    #[serde(default)]
+    pub all_seen: bool,
+    /// The other ends of its TCP connections, but for those that are of the plan too.
     pub tcp_peers: Option<Vec<String>>,
+}
+
+/// A process at the other end.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Talker {
+    /// PID.
+    pub pid: u32,
+    /// Start time in clock ticks since boot.
+    pub start_ticks: u64,
+    /// The command line.
+    pub command: String,
 }
 
 /// A living parent that may start a process again.

@@ -1,12 +1,13 @@
 //! What speaks for it that somebody still needs a process: its terminal, and who talks to it. Read for plans only, and for
-//! all of a plan at once, because whoever has the other end of a pipe is found among everybody's files.
+//! all of a plan at once, because whoever has the other end of a pipe is found among everybody's files. A pipe that two
+//! merely inherited, as all of a CI job share its output, connects neither with the other: one reads what the other writes.
 
 use super::{
     ProcReader, facts,
     handle::{self, PidDir},
 };
 use crate::model::ProcId;
-use rustix::fs::readlinkat;
+use rustix::fs::{AtFlags, StatxFlags, readlinkat, statx};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -20,18 +21,41 @@ const ESTABLISHED: &str = "01";
 /// Who talks to a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peers {
-    /// The other living processes that have a pipe of its open; `None`: not everybody's files may be read.
-    pub pipes: Option<Vec<u32>>,
-    /// The other ends of its TCP connections; `None`: they cannot be read.
+    /// The other living processes that read what it writes into a pipe, or write what it reads; `None`: its own files may
+    /// not be read, or nobody was found among those whose files may be.
+    pub pipes: Option<Vec<ProcId>>,
+    /// Everybody's files could be read.
+    pub all_seen: bool,
+    /// The other ends of its TCP connections that are none of those asked for; `None`: they cannot be read.
     pub tcp: Option<Vec<SocketAddr>>,
 }
 
-/// The inodes of a process's pipes and sockets, and what was found out about the latter.
+/// The inodes of a process's pipes and sockets.
 #[derive(Default)]
 struct Inodes {
-    pipes: BTreeSet<u64>,
+    pipes: BTreeMap<u64, Ways>,
     sockets: BTreeSet<u64>,
-    tcp: Option<Vec<SocketAddr>>,
+}
+
+/// Which ends of a pipe a process has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Ways {
+    reads: bool,
+    writes: bool,
+}
+
+impl Ways {
+    const fn meets(self, other: Self) -> bool {
+        self.reads && other.writes || self.writes && other.reads
+    }
+}
+
+/// A connection that stands, seen from one of its ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Connection {
+    here: SocketAddr,
+    there: SocketAddr,
+    inode: u64,
 }
 
 impl ProcReader {
@@ -44,82 +68,107 @@ impl ProcReader {
 
     /// Who talks to each of these, beside themselves and `ours`.
     pub fn peers(&self, ids: &[ProcId], ours: &[ProcId]) -> BTreeMap<ProcId, Peers> {
-        let mut theirs: BTreeMap<ProcId, Option<Inodes>> = BTreeMap::new();
-        for id in ids {
-            let dir = PidDir::open(&self.inner.root, id.pid).ok().flatten();
-            let read = dir.and_then(|dir| {
-                let found = inodes(&dir)?;
-                Some(Inodes { tcp: connections(&dir, &found.sockets), ..found })
-            });
-            theirs.insert(*id, read);
+        let open = |id: &ProcId| PidDir::open(&self.inner.root, id.pid).ok().flatten();
+        let theirs: Vec<Option<(PidDir, Inodes)>> =
+            ids.iter().map(|id| open(id).and_then(|dir| inodes(&dir).map(|found| (dir, found)))).collect();
+        let found = || theirs.iter().flatten().map(|(_, found)| found);
+        let pipes: BTreeSet<u64> = found().flat_map(|found| found.pipes.keys().copied()).collect();
+        let sockets: BTreeSet<u64> = found().flat_map(|found| found.sockets.iter().copied()).collect();
+        let passed_over = ids.iter().chain(ours).map(|id| id.pid).chain([std::process::id()]).collect();
+        let (others, all_seen) = self.who_has(&pipes, &passed_over);
+        let peers = |(dir, found): &(PidDir, Inodes)| {
+            let meet = |(pipe, ways): (&u64, &Ways)| found.pipes.get(pipe).is_some_and(|own| own.meets(*ways));
+            let with = others.iter().filter(|(_, other)| other.pipes.iter().any(meet)).map(|(id, _)| *id);
+            let with: Vec<ProcId> = with.collect();
+            // Whoever was found is there; that nobody is takes all to be asked.
+            let pipes = (all_seen || !with.is_empty()).then_some(with);
+            Peers { pipes, all_seen, tcp: other_ends(dir, &found.sockets, &sockets) }
+        };
+        let unknown = || Peers { pipes: None, all_seen: false, tcp: None };
+        ids.iter().zip(&theirs).map(|(id, read)| (*id, read.as_ref().map_or_else(unknown, peers))).collect()
+    }
+
+    /// Who else has one of these pipes open, and whether everybody could be asked.
+    fn who_has(&self, pipes: &BTreeSet<u64>, passed_over: &BTreeSet<u32>) -> (Vec<(ProcId, Inodes)>, bool) {
+        if pipes.is_empty() {
+            return (Vec::new(), true);
         }
-        let all: BTreeSet<u64> = theirs.values().flatten().flat_map(|inodes| inodes.pipes.iter().copied()).collect();
-        let mut complete = true;
-        let mut users: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
-        let passed_over: BTreeSet<u32> = ids.iter().chain(ours).map(|id| id.pid).chain([std::process::id()]).collect();
-        let pids = if all.is_empty() { Ok(Vec::new()) } else { self.pids() };
-        complete &= pids.is_ok();
-        for pid in pids.unwrap_or_default().into_iter().filter(|pid| !passed_over.contains(pid)) {
+        let Ok(pids) = self.pids() else { return (Vec::new(), false) };
+        let (mut found, mut all_seen) = (Vec::new(), !self.observer().out_of_sight());
+        for pid in pids.into_iter().filter(|pid| !passed_over.contains(pid)) {
             let Ok(Some(dir)) = PidDir::open(&self.inner.root, pid) else { continue };
+            let Ok(Some(stat)) = facts::stat(&dir) else { continue };
+            if stat.of_kernel() || stat.plain_zombie() {
+                continue;
+            }
             match inodes(&dir) {
-                Some(inodes) => {
-                    inodes.pipes.intersection(&all).for_each(|pipe| users.entry(*pipe).or_default().push(pid))
+                Some(mut inodes) => {
+                    inodes.pipes.retain(|pipe, _| pipes.contains(pipe));
+                    let id = ProcId { pid, start_ticks: stat.start_ticks };
+                    found.extend((!inodes.pipes.is_empty()).then_some((id, inodes)));
                 }
-                None => {
-                    complete &= facts::stat(&dir).is_ok_and(|s| s.is_none_or(|s| s.of_kernel() || s.plain_zombie()))
-                }
+                None => all_seen &= !matches!(facts::stat(&dir), Ok(Some(stat)) if !stat.plain_zombie()),
             }
         }
-        let peers = |read: Option<Inodes>| {
-            let Some(Inodes { pipes, tcp, .. }) = read else { return Peers { pipes: None, tcp: None } };
-            let found: BTreeSet<u32> = pipes.iter().filter_map(|pipe| users.get(pipe)).flatten().copied().collect();
-            // Whoever was found is there; that nobody is takes all to be asked.
-            let pipes = (complete || !found.is_empty()).then(|| found.into_iter().collect());
-            Peers { pipes, tcp }
-        };
-        theirs.into_iter().map(|(id, read)| (id, peers(read))).collect()
+        (found, all_seen)
     }
 }
 
+/// Of a main thread that is gone the files do not show any more; the threads that live have them.
 fn inodes(dir: &PidDir) -> Option<Inodes> {
+    let dead = facts::stat(dir).ok()??.dead();
+    let thread = if dead { facts::live_thread(dir).map(|(thread, _)| thread) } else { None };
+    let table = thread.map_or_else(|| "fd".to_owned(), |thread| format!("task/{thread}/fd"));
     let mut found = Inodes::default();
-    for number in handle::numbers_in(dir, "fd").ok()? {
-        let Ok(link) = readlinkat(dir, format!("fd/{number}"), Vec::new()) else { continue };
+    for number in handle::numbers_in(dir, &table).ok()? {
+        let name = format!("{table}/{number}");
+        let Ok(link) = readlinkat(dir, &name, Vec::new()) else { continue };
         let Ok(link) = link.to_str() else { continue };
         let inode = |kind: &str| link.strip_prefix(kind)?.strip_suffix(']')?.parse::<u64>().ok();
-        found.pipes.extend(inode("pipe:["));
         found.sockets.extend(inode("socket:["));
+        if let Some(pipe) = inode("pipe:[") {
+            // The link can be read or written as its file was opened. Where that is not told it may be either.
+            let mode =
+                statx(dir, &name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MODE).map_or(0o600, |link| link.stx_mode);
+            let ways = found.pipes.entry(pipe).or_default();
+            ways.reads |= mode & 0o400 != 0;
+            ways.writes |= mode & 0o200 != 0;
+        }
     }
     Some(found)
 }
 
-fn connections(dir: &PidDir, sockets: &BTreeSet<u64>) -> Option<Vec<SocketAddr>> {
+/// The other ends of the connections through its `sockets`, but those that are one of `meant`.
+fn other_ends(dir: &PidDir, sockets: &BTreeSet<u64>, meant: &BTreeSet<u64>) -> Option<Vec<SocketAddr>> {
     if sockets.is_empty() {
         return Some(Vec::new());
     }
-    let mut found = BTreeSet::new();
+    let mut all = Vec::new();
     // A kernel without the sixth version has no list of it.
     for (name, must) in [("net/tcp", true), ("net/tcp6", false)] {
         match handle::read(dir, name, MOST) {
-            Ok(list) => {
-                let list = String::from_utf8_lossy(&list);
-                found.extend(list.lines().filter_map(|line| connection(line, sockets)));
-            }
+            Ok(list) => all.extend(String::from_utf8_lossy(&list).lines().filter_map(connection)),
             Err(_) if must => return None,
             Err(_) => {}
         }
     }
-    Some(found.into_iter().collect())
+    let is_meant = |own: &Connection| {
+        all.iter().any(|it| it.here == own.there && it.there == own.here && meant.contains(&it.inode))
+    };
+    let own = all.iter().filter(|one| sockets.contains(&one.inode) && !is_meant(one));
+    Some(own.map(|one| one.there).collect::<BTreeSet<_>>().into_iter().collect())
 }
 
-/// The other end of a connection that stands, if it is one of these sockets.
-fn connection(line: &str, sockets: &BTreeSet<u64>) -> Option<SocketAddr> {
-    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-    let inode: u64 = fields.get(9)?.parse().ok()?;
-    if *fields.get(3)? != ESTABLISHED || !sockets.contains(&inode) {
-        return None;
-    }
-    let (address, port) = fields.get(2)?.split_once(':')?;
+/// A connection that stands.
+fn connection(line: &str) -> Option<Connection> {
+    let fields: Vec<&str> = line.split_ascii_whitespace().take(10).collect();
+    let [_, here, there, ESTABLISHED, .., inode] = fields[..] else { return None };
+    Some(Connection { here: address(here)?, there: address(there)?, inode: inode.parse().ok()? })
+}
+
+/// The kernel writes addresses as words of its own byte order. One of the fourth version is one in a socket of both, too.
+fn address(text: &str) -> Option<SocketAddr> {
+    let (address, port) = text.split_once(':')?;
     let word = |at: usize| u32::from_str_radix(address.get(at..at + 8)?, 16).ok().map(u32::to_ne_bytes);
     let address: IpAddr = match address.len() {
         8 => Ipv4Addr::from(word(0)?).into(),
@@ -157,17 +206,23 @@ mod tests {
 
     #[test]
     fn a_connection_that_stands_has_another_end() {
-        let ours = BTreeSet::from([4711]);
-        let line = |remote: &str, state: &str, inode: u32| {
+        let line = |remote: &str, state: &str| {
             format!(
-                "   0: 0100007F:1F90 {remote} {state} 00000000:00000000 00:00000000 00000000     0        0 {inode} 1 0"
+                "   0: 0100007F:1F90 {remote} {state} 00000000:00000000 00:00000000 00000000     0        0 4711 1 0"
             )
         };
-        let told = |line: &str| connection(line, &ours).map(|end| end.to_string());
-        assert_eq!(told(&line("0100007F:01BB", "01", 4711)).as_deref(), Some("127.0.0.1:443"));
-        assert_eq!(told(&line("0100007F:01BB", "0A", 4711)), None, "it listens");
-        assert_eq!(told(&line("0100007F:01BB", "01", 4712)), None, "another's");
-        let six = line("0000000000000000FFFF00000100007F:01BB", "01", 4711);
-        assert_eq!(told(&six).as_deref(), Some("127.0.0.1:443"));
+        let told = |line: &str| connection(line).map(|it| (it.here.to_string(), it.there.to_string(), it.inode));
+        let stands = Some(("127.0.0.1:8080".to_owned(), "127.0.0.1:443".to_owned(), 4711));
+        assert_eq!(told(&line("0100007F:01BB", "01")), stands);
+        assert_eq!(told(&line("0000000000000000FFFF00000100007F:01BB", "01")), stands);
+        assert_eq!(told(&line("0100007F:01BB", "0A")), None, "it listens");
+        assert_eq!(told(&line("0100007F:01BB", "08")), None, "the other end has closed it");
+        assert_eq!(told("  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid"), None);
+    }
+
+    #[test]
+    fn who_writes_beside_another_does_not_talk_to_it() {
+        let (reads, writes) = (Ways { reads: true, writes: false }, Ways { reads: false, writes: true });
+        assert!(reads.meets(writes) && writes.meets(reads) && !reads.meets(reads) && !writes.meets(writes));
     }
 }
