@@ -133,17 +133,20 @@ def killed(t):
     t.want(not roles.alive(left), "the orphan lives")
 
 
-@case("R18", "reclaim --orphans: ranks without their agent train on; --pid ends them", group="reclaim")
+@case("R18", "reclaim --orphans: what the plan tells of ranks without their agent; ended only when asked", group="reclaim")
 def ranks(t):
     agent = t.start(torchrun(t))
     t.wait_role("holder", count=2)
     os.kill(agent.pid, signal.SIGKILL)
     agent.wait(20)
     ranks = [f for f in roles.told(t.facts) if f["role"] == "holder"]
-    done = reclaim(t, "--orphans", "--yes")
-    t.want(done["steps"] == [] and all(roles.alive(f) for f in ranks), f"ranks that train on were ended: {done}")
-    reclaim(t, "--pid", ",".join(str(f["pid"]) for f in ranks), "--yes")
-    t.want(not any(roles.alive(f) for f in ranks), "ranks live that a person named")
+    plan = reclaim(t, "--orphans")
+    lives = {s["pid"]: s.get("life") for s in plan["steps"]}
+    t.want({f["pid"] for f in ranks} == set(lives), f"the plan names {set(lives)}")
+    t.want(all(life and life["cpu_ms"] is not None for life in lives.values()), f"of their lives it tells {lives}")
+    t.want(all(roles.alive(f) for f in ranks), "the plan alone ended somebody")
+    reclaim(t, "--orphans", "--yes")
+    t.want(not any(roles.alive(f) for f in ranks), "ranks live that a person wanted to be ended")
 
 
 @case("R19", "reclaim --unattended: what leave was given for, not ranks that train on without their agent", group="reclaim")
