@@ -173,6 +173,10 @@ impl ProcReader {
                     process.shared_mappings = memory.shared_mappings;
                     process.environment = memory.environment;
                 }
+                Answer::Unread => gaps.push(Gap::new(
+                    format!("process {}", process.id),
+                    "its command line and environment could not be read: gpuresid has no open file or thread left for it",
+                )),
                 Answer::Stuck => gaps.push(Gap::new(
                     format!("process {}", process.id),
                     "its command line and environment could not be read in time: it keeps its memory locked, as a \

@@ -80,6 +80,8 @@ pub(super) enum Answer<T> {
     Gone,
     /// It did not answer in time.
     Stuck,
+    /// We could not read: we have no descriptor or thread left, for example. It may live.
+    Unread,
 }
 
 /// Processes whose reader was left behind and still waits: asking again would leave one more behind at each look.
@@ -100,11 +102,14 @@ impl Stuck {
 
 /// Reads the memory of each process, in their order; `mappings` too where they are wanted.
 pub(super) fn read(root: impl AsFd, ids: Vec<ProcId>, mappings: bool, stuck: &Stuck) -> Vec<Answer<Memory>> {
-    let Ok(root) = root.as_fd().try_clone_to_owned() else { return vec![Answer::Stuck; ids.len()] };
-    guarded(ids, stuck, move |id| {
-        let dir = PidDir::open(&root, id.pid).ok()??;
-        let alive = || facts::stat(&dir).ok()?.filter(|s| s.start_ticks == id.start_ticks);
-        let before = alive()?;
+    let Ok(root) = root.as_fd().try_clone_to_owned() else { return vec![Answer::Unread; ids.len()] };
+    let answers = guarded(ids, stuck, move |id| {
+        let dir = match PidDir::open(&root, id.pid) {
+            Ok(dir) => dir?,
+            Err(_) => return Some(None),
+        };
+        let Ok(before) = facts::stat(&dir) else { return Some(None) };
+        let before = before.filter(|s| s.start_ticks == id.start_ticks)?;
         let speaker = if before.dead() { facts::live_thread(&dir) } else { None };
         let below = speaker.map_or_else(String::new, |(thread, _)| format!("task/{thread}/"));
         let text = |name: &str, most| handle::read(&dir, &format!("{below}{name}"), most).unwrap_or_default();
@@ -115,9 +120,20 @@ pub(super) fn read(root: impl AsFd, ids: Vec<ProcId>, mappings: bool, stuck: &St
             environment: if mappings { telling(&environment) } else { BTreeMap::new() },
             shared_mappings: if mappings { shared(&text("maps", MOST_MAPS)) } else { Vec::new() },
         };
+        let Ok(after) = facts::stat(&dir) else { return Some(None) };
         // What was read while it ended is half true: gone is the whole truth.
-        alive().filter(|after| before.plain_zombie() || !after.plain_zombie()).map(|_| memory)
-    })
+        let still = |after: &super::stat::Stat| {
+            after.start_ticks == id.start_ticks && (before.plain_zombie() || !after.plain_zombie())
+        };
+        after.filter(still).map(|_| Some(memory))
+    });
+    let told = |answer| match answer {
+        Answer::Read(Some(memory)) => Answer::Read(memory),
+        Answer::Read(None) | Answer::Unread => Answer::Unread,
+        Answer::Gone => Answer::Gone,
+        Answer::Stuck => Answer::Stuck,
+    };
+    answers.into_iter().map(told).collect()
 }
 
 /// Lets another thread `read` one after the other (`None`: gone), and where it hangs leaves it and starts a new one
@@ -127,7 +143,8 @@ where
     T: Send + 'static,
     F: Fn(ProcId) -> Option<T> + Send + Sync + 'static,
 {
-    let mut answers: Vec<Answer<T>> = ids.iter().map(|_| Answer::Stuck).collect();
+    let first = |id: &ProcId| if stuck.has(*id) { Answer::Stuck } else { Answer::Unread };
+    let mut answers: Vec<Answer<T>> = ids.iter().map(first).collect();
     let todo: Vec<(usize, ProcId)> = ids.into_iter().enumerate().filter(|(_, id)| !stuck.has(*id)).collect();
     let (todo, read) = (Arc::new(todo), Arc::new(read));
     let (mut done, mut patience) = (0, ALL);
@@ -161,6 +178,7 @@ where
                 flag.store(true, Ordering::Relaxed);
             }
             stuck.add(*id, reader);
+            answers[*at] = Answer::Stuck;
             break;
         }
     }

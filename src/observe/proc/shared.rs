@@ -46,7 +46,7 @@ impl ProcReader {
             match answer {
                 memory::Answer::Read(Some(maps)) => usage.used.extend(mapped(&maps).filter(|f| files.contains(f))),
                 memory::Answer::Gone => {}
-                memory::Answer::Read(None) | memory::Answer::Stuck => usage.complete = false,
+                memory::Answer::Read(None) | memory::Answer::Stuck | memory::Answer::Unread => usage.complete = false,
             }
         }
         usage

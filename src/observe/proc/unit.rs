@@ -85,7 +85,7 @@ impl ProcReader {
         let environments = memory::read(&self.inner.root, ids.clone(), true, &self.inner.stuck);
         let started_as = |answer: Answer<memory::Memory>| match answer {
             Answer::Read(memory) => number(memory.environment.get(STARTED_AS)),
-            Answer::Gone | Answer::Stuck => None,
+            Answer::Gone | Answer::Stuck | Answer::Unread => None,
         };
         Some(ids.into_iter().zip(environments).map(|(id, a)| Child { id, started_as: started_as(a) }).collect())
     }
