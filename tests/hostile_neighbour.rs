@@ -7,6 +7,7 @@
 //! | name and title | each process, of itself | names only spare, and only himself | his own is spared |
 //! | terminals, sockets, children | each process, by the kernel | they spare himself | his own is spared |
 //! | what systemd says | its own socket, root's or that user's | of services of theirs | his own service's processes are spared |
+//! | the name of a control group | whoever may make one | it is shown, and in a command it is quoted or left out | nothing |
 //! | a record in the place for records | its file's owner | what the owner could signal himself | nothing |
 //! | files in /tmp and /dev/shm | nobody | that somebody maps memory of another's | a check of another's may be called residue |
 //! | a number | nobody | with the start time, through a pidfd | nothing |
@@ -26,7 +27,7 @@ use std::{
     fs,
     os::unix::{fs::chown, net::UnixListener, process::CommandExt as _},
 };
-use support::{Records, Rig, Running, alive, marker_of_an_ended_run, skipped};
+use support::{ControlGroup, Records, Rig, Running, alive, marker_of_an_ended_run, parent, skipped, wait_until};
 
 /// One that every user may run.
 const PYTHON: &str = "/usr/bin/python3";
@@ -95,14 +96,11 @@ fn a_socket_of_his_does_not_speak_for_systemd() {
     if !rustix::process::geteuid().is_root() {
         return skipped("this needs root");
     }
-    let place = ["/sys/fs/cgroup", "/sys/fs/cgroup/systemd"].map(|root| format!("{root}/gpuresid-hostile.service"));
-    let Some(place) = place.into_iter().find(|place| fs::create_dir(place).is_ok()) else {
-        return skipped("no control group can be made here");
-    };
+    let Some(group) = ControlGroup::new("gpuresid-hostile.service") else { return };
     let rig = Rig::new();
     let _main = rig.start("alloc 0 1GiB ready main hold");
     let main = rig.wait_for("main");
-    let added = fs::write(format!("{place}/cgroup.procs"), main.to_string());
+    group.add(main);
     let socket = rig.path("run/dbus/system_bus_socket");
     fs::create_dir_all(socket.parent().unwrap()).unwrap();
     let listener = UnixListener::bind(&socket).unwrap();
@@ -112,12 +110,31 @@ fn a_socket_of_his_does_not_speak_for_systemd() {
     let reader = ProcReader::new(options).unwrap();
     let said = Guard::new(&reader, &[]).unwrap().never(&reader.examine(main).unwrap().unwrap());
     let asked = listener.accept().is_ok();
-    let _ = fs::write(format!("{place}/../cgroup.procs"), main.to_string());
-    let _ = fs::remove_dir(&place);
-    if added.is_err() {
-        return skipped("nobody can be put into a control group here");
-    }
     assert!(!asked, "what he says is not even heard");
     // It is no child of a service manager, so it is not the main process.
     assert!(matches!(said, Ok(()) | Err(Never::MayBeUnitMain(_))), "{said:?}");
+}
+
+#[test]
+fn a_control_group_that_he_names_writes_no_command() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("this needs root");
+    }
+    // Whoever has a part of the tree to himself gives names to what is below it.
+    let name = "x $(touch gpuresid-was-here);`id` \u{1b}[31m.service";
+    let Some(group) = ControlGroup::new(name) else { return };
+    let rig = Rig::new();
+    rig.start("daemonize-twice { alloc 0 1GiB ready main hold } wait-file main").wait().expect_code(0);
+    let main = rig.wait_for("main");
+    wait_until("PID 1 to adopt", || parent(main) == Some(1));
+    group.add(main);
+    let refused = rig.run(&format!("reclaim --pid {main} --yes"));
+    let status = rig.run("status");
+    assert!(alive(main), "{}", refused.stderr);
+    let said = &refused.expect_code(125).stderr;
+    assert!(said.contains("may be the main process of") || said.contains("is the main process of"), "{said}");
+    for text in [said, &status.stdout] {
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+        assert!(!text.contains("systemctl stop x") && !text.contains("systemctl status x"), "{text}");
+    }
 }

@@ -8,7 +8,7 @@ use gpuresid::{
         guard::{self, Guard},
         refusal::Never,
     },
-    model::ProcId,
+    model::{ProcId, Unit},
     observe::proc::{ProcOptions, ProcReader},
 };
 use std::{
@@ -17,9 +17,9 @@ use std::{
     fs,
     io::{Read as _, Write as _},
     os::unix::net::{UnixListener, UnixStream},
-    path::{Path, PathBuf},
+    path::Path,
 };
-use support::{Rig, Running, skipped, wait_until};
+use support::{ControlGroup, Rig, Running, skipped, wait_until};
 
 /// The machine, seen as `reclaim` sees it.
 fn look(rig: &Rig) -> (ProcReader, Guard) {
@@ -184,35 +184,8 @@ fn answer(mut stream: UnixStream, main: u32) {
     stream.write_all(&reply).unwrap();
 }
 
-/// A service's control group, removed with the value.
-struct Unit(PathBuf);
-
-impl Unit {
-    fn new(name: &str) -> Option<Self> {
-        let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd"].map(Path::new);
-        let place = roots
-            .iter()
-            .map(|root| root.join(name))
-            .find(|place| fs::create_dir(place).is_ok() && place.join("cgroup.procs").exists());
-        if place.is_none() {
-            skipped("no control group can be made here");
-        }
-        place.map(Self)
-    }
-
-    fn add(&self, pid: u32) {
-        fs::write(self.0.join("cgroup.procs"), pid.to_string()).unwrap();
-    }
-}
-
-impl Drop for Unit {
-    fn drop(&mut self) {
-        let list = || fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default();
-        for pid in list().lines() {
-            let _ = fs::write(self.0.parent().unwrap().join("cgroup.procs"), pid);
-        }
-        let _ = fs::remove_dir(&self.0);
-    }
+fn service(name: &str) -> Unit {
+    Unit { name: name.into(), of_user: false }
 }
 
 #[test]
@@ -220,7 +193,7 @@ fn the_main_process_is_who_systemd_says_it_is() {
     if !rustix::process::geteuid().is_root() {
         return skipped("a control group needs root");
     }
-    let Some(unit) = Unit::new("gpuresid-never.service") else { return };
+    let Some(unit) = ControlGroup::new("gpuresid-never.service") else { return };
     let rig = Rig::new();
     // What an earlier run of the service left, and the service itself: nothing but systemd tells them apart.
     rig.start("daemonize-twice { alloc 0 1GiB ready left hold } wait-file left").wait().expect_code(0);
@@ -229,15 +202,40 @@ fn the_main_process_is_who_systemd_says_it_is() {
     let main = rig.wait_for("main");
     wait_until("PID 1 to adopt", || [left, main].into_iter().all(|pid| support::parent(pid) == Some(1)));
     [left, main].into_iter().for_each(|pid| unit.add(pid));
-    let may_be = Err(Never::MayBeUnitMain("gpuresid-never.service".into()));
+    let may_be = Err(Never::MayBeUnitMain(service("gpuresid-never.service")));
     assert_eq!((told(&rig, left), told(&rig, main)), (may_be.clone(), may_be.clone()), "systemd is not there");
     bus(&rig.path("run"), main);
-    let is = Err(Never::UnitMain("gpuresid-never.service".into()));
+    let is = Err(Never::UnitMain(service("gpuresid-never.service")));
     assert_eq!((told(&rig, left), told(&rig, main)), (Ok(()), is));
     // A number of another namespace is nobody's here.
     fs::remove_dir_all(rig.path("run")).unwrap();
     bus(&rig.path("run"), std::process::id());
     assert_eq!((told(&rig, left), told(&rig, main)), (may_be.clone(), may_be));
+}
+
+#[test]
+fn a_main_process_in_a_group_of_its_own_below_its_service_is_one() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("a control group needs root");
+    }
+    let Some(unit) = ControlGroup::new("gpuresid-split.service") else { return };
+    let rig = Rig::new();
+    rig.start("daemonize-twice { alloc 0 1GiB ready main hold } wait-file main").wait().expect_code(0);
+    rig.start("daemonize-twice { alloc 0 1GiB ready left hold } wait-file left").wait().expect_code(0);
+    let (main, left) = (rig.wait_for("main"), rig.wait_for("left"));
+    wait_until("PID 1 to adopt", || [main, left].into_iter().all(|pid| support::parent(pid) == Some(1)));
+    let (supervisor, worker) = (unit.below("supervisor"), unit.below("worker"));
+    supervisor.add(main);
+    worker.add(left);
+    let may_be = Err(Never::MayBeUnitMain(service("gpuresid-split.service")));
+    let is = Err(Never::UnitMain(service("gpuresid-split.service")));
+    for said in [told(&rig, main), told(&rig, left)] {
+        assert!(said == may_be || said == is, "systemd is not there, so that each of them may be it: {said:?}");
+    }
+    bus(&rig.path("run"), main);
+    assert_eq!((told(&rig, left), told(&rig, main)), (Ok(()), is));
+    // These before the one that they are in.
+    drop((supervisor, worker));
 }
 
 #[test]

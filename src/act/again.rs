@@ -8,7 +8,7 @@ use super::{
     targets::{World, command},
 };
 use crate::{
-    judge::{starter, supervisorctl},
+    judge::{starter, supervisorctl, systemctl},
     model::{ProcId, Process, Restarter, StepOutcome},
     observe::proc::ProcReader,
 };
@@ -44,8 +44,8 @@ pub(super) fn restarter(world: &World<'_>, process: &Process, planned: &BTreeSet
         pid: parent.id.pid,
         start_ticks: parent.id.start_ticks,
         command: command(&parent),
-        unit,
-        stop: supervisorctl(process, &parent),
+        stop: supervisorctl(process, &parent).or_else(|| systemctl("stop", unit.as_ref()?)),
+        unit: unit.map(|unit| unit.name),
         keeps_others: !others.iter().all(same),
         alike: others.iter().filter(|child| same(child)).map(|child| child.id.pid).collect(),
     })

@@ -6,7 +6,7 @@ use super::refusal::{Clients, Never};
 use crate::{
     judge::mps,
     model::{DeviceFiles, Observer, ProcId, Process, Snapshot},
-    observe::proc::{ProcReader, SessionFile},
+    observe::proc::{ProcReader, SessionFile, service_of},
     text::{self, name::Name},
 };
 use std::collections::BTreeSet;
@@ -102,11 +102,11 @@ const RULES: [Rule; 13] = [
         Err(_) => Some(Never::UnreadableFiles),
     }),
     rule("main processes of services", Holds::ForEverybody, |_, process| {
-        let unit = process.cgroup.as_deref()?.rsplit('/').next().filter(|leaf| leaf.ends_with(".service"))?;
+        let unit = service_of(process.cgroup.as_deref()?)?;
         match process.leads_unit {
             Some(false) => None,
-            Some(true) => Some(Never::UnitMain(unit.to_owned())),
-            None => Some(Never::MayBeUnitMain(unit.to_owned())),
+            Some(true) => Some(Never::UnitMain(unit)),
+            None => Some(Never::MayBeUnitMain(unit)),
         }
     }),
     rule("managers of others", Holds::NotForOurRun, manages),

@@ -1,5 +1,6 @@
 //! Why nobody gets a signal: as values, and all of their sentences.
 
+use crate::{judge::systemctl, model::Unit, text};
 use std::fmt;
 
 /// Who uses the GPU through another, each with its name where that is known.
@@ -25,9 +26,9 @@ pub enum Never {
     /// In which PID namespace it lives may not be read, as of a process that took over its user's rights.
     UnknownNamespace,
     /// The main process of this service.
-    UnitMain(String),
+    UnitMain(Unit),
     /// It may be the main process of this service: systemd could not be asked.
-    MayBeUnitMain(String),
+    MayBeUnitMain(Unit),
     /// A terminal multiplexer, a login, or whatever else somebody's sessions hang on, by its name.
     Sessions,
     /// Others work in terminals that it keeps.
@@ -118,13 +119,19 @@ impl fmt::Display for Never {
             ),
             Self::UnknownNamespace => f.write_str("the PID namespace that it lives in cannot be read by this user"),
             Self::UnitMain(unit) => {
-                write!(f, "it is the main process of {unit}; if it is to end: systemctl stop {unit}")
+                write!(f, "it is the main process of {}", named(unit))?;
+                match systemctl("stop", unit) {
+                    Some(stop) => write!(f, "; if it is to end: {stop}"),
+                    None => f.write_str(", which only its service manager stops for good"),
+                }
             }
-            Self::MayBeUnitMain(unit) => write!(
-                f,
-                "it may be the main process of {unit}, and systemd could not be asked; systemctl status {unit} tells, and \
-                 systemctl stop {unit} ends all of it"
-            ),
+            Self::MayBeUnitMain(unit) => {
+                write!(f, "it may be the main process of {}, and systemd could not be asked", named(unit))?;
+                match (systemctl("status", unit), systemctl("stop", unit)) {
+                    (Some(status), Some(stop)) => write!(f, "; {status} tells, and {stop} ends all of it"),
+                    _ => Ok(()),
+                }
+            }
             Self::Sessions => f.write_str("somebody's sessions hang on it: ending it would end all that runs in them"),
             Self::Terminals => f.write_str("it keeps terminals open, and ending it would end all that runs in them"),
             Self::Console(name) => write!(f, "it keeps the text console {name} open that somebody may sit at"),
@@ -171,5 +178,36 @@ impl fmt::Display for Refusal {
             Self::NotAllowed => f.write_str("this user may not signal it"),
             Self::Failed(why) => write!(f, "the signal could not be sent: {why}"),
         }
+    }
+}
+
+/// Whoever may make control groups gives them what names he likes.
+fn named(unit: &Unit) -> String {
+    let name = text::clean(&unit.name);
+    if unit.of_user { format!("the user unit {name}") } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_is_stopped_by_its_own_manager_and_by_a_name_that_can_be_pasted() {
+        let main = |name: &str, of_user| Never::UnitMain(Unit { name: name.into(), of_user }).to_string();
+        assert_eq!(
+            main("triton.service", false),
+            "it is the main process of triton.service; if it is to end: systemctl stop triton.service"
+        );
+        assert_eq!(
+            main("jupyter.service", true),
+            "it is the main process of the user unit jupyter.service; if it is to end: systemctl --user stop jupyter.service"
+        );
+        // As systemd writes odd letters, and as nobody means well.
+        assert!(main("a\\x2db.service", false).ends_with("systemctl stop 'a\\x2db.service'"));
+        assert!(main("x;reboot;.service", false).ends_with("systemctl stop 'x;reboot;.service'"));
+        let acts = main("x\u{1b}[31m.service", false);
+        assert!(!acts.contains('\u{1b}') && !acts.contains("systemctl"), "{acts}");
+        let may_be = Never::MayBeUnitMain(Unit { name: "a.service".into(), of_user: false }).to_string();
+        assert!(may_be.ends_with("systemctl status a.service tells, and systemctl stop a.service ends all of it"));
     }
 }

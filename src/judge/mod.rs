@@ -46,7 +46,7 @@ use crate::{
 pub(crate) use adoption::{has_lost_its_starter, may_be_left_to_its_parent, starter};
 pub(crate) use ends::supervisorctl;
 use gpu_use::GpuUse;
-pub(crate) use place::place as place_of;
+pub(crate) use place::{place as place_of, systemctl};
 pub(crate) use reclaim::sign_of_end;
 use run::Run;
 use scene::Scene;

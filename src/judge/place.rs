@@ -4,7 +4,10 @@
 //!
 //! Every name that becomes a part of a command is checked letter by letter: a cgroup is named by strangers.
 
-use crate::model::{Container, Place, Process, SlurmJob, Unit};
+use crate::{
+    model::{Container, Place, Process, SlurmJob, Unit},
+    text,
+};
 
 /// Where a process belongs; `None`: nothing tells.
 pub(crate) fn place(process: &Process) -> Option<Place> {
@@ -268,14 +271,17 @@ pub(crate) fn owner(place: &Place, inner_pid: Option<u32>) -> Option<Owner> {
         return made(format!("scancel {target}"), "cancel it through Slurm, which knows all of its processes", what);
     }
     let unit = place.unit.as_ref().filter(|unit| !runs_jobs(&unit.name))?;
-    let scope = if unit.of_user { "--user " } else { "" };
-    // Quoted where systemd's escapes need it.
-    let name = if unit.name.contains('\\') { format!("'{}'", unit.name) } else { unit.name.clone() };
     made(
-        format!("systemctl {scope}stop {name}"),
+        systemctl("stop", unit)?,
         "stop the service it belongs to: systemd may start a killed one again",
         format!("the service {}", unit.name),
     )
+}
+
+/// The command that does this with a service; `None`: its name cannot be pasted.
+pub(crate) fn systemctl(verb: &str, unit: &Unit) -> Option<String> {
+    let scope = if unit.of_user { "--user " } else { "" };
+    text::shell_word(&unit.name).map(|name| format!("systemctl {scope}{verb} {name}"))
 }
 
 #[cfg(test)]

@@ -132,7 +132,7 @@ impl Restarter {
     pub fn end_first(&self, pid: u32) -> Option<String> {
         match (&self.stop, &self.unit) {
             (Some(stop), _) => Some(stop.clone()),
-            (None, Some(unit)) => Some(format!("systemctl stop {unit}")),
+            (None, Some(_)) => None,
             (None, None) if self.keeps_others => None,
             (None, None) => {
                 let alike: String = self.alike.iter().map(|pid| format!(" --pid {pid}")).collect();

@@ -159,7 +159,10 @@ pub fn restarter(restarter: &Restarter) -> String {
 /// What to do about that, before the command if there is one.
 pub fn how_to_stop(restarter: &Restarter) -> String {
     match (&restarter.stop, &restarter.unit) {
-        (Some(_), _) => "To stop it for good:".into(),
+        (Some(_), None) => "To stop it for good:".into(),
+        (None, Some(unit)) => {
+            format!("It is the main process of {}, which only its service manager stops", text::clean(unit))
+        }
         (None, None) if restarter.keeps_others => {
             format!("PID {} keeps other programs too: tell it to stop this one, in its own way", restarter.pid)
         }

@@ -19,6 +19,7 @@
     reason = "each test file uses its part of the rig, and a rig that fails fails the test"
 )]
 
+mod control_group;
 mod judged;
 mod leftovers;
 mod library;
@@ -26,6 +27,7 @@ mod records;
 mod running;
 mod signals;
 
+pub use control_group::ControlGroup;
 pub use fake_nvml::faults::Fault;
 pub use fake_nvml::ledger::{Allocation, Gpu, Inherit, Instance, Keeper, Ledger, List, Machine};
 pub use judged::{CONTEXT, Judged, SLACK, alive, children, out_of_sight, parent, sees_everybody, skipped, state};

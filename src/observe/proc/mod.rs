@@ -31,6 +31,7 @@ mod unit;
 pub use life::Peers;
 pub use sessions::SessionFile;
 pub use shared::Usage;
+pub use systemd::service_of;
 
 use crate::model::{BootId, Gap, Observer, Process, Uninspected};
 use anyhow::{Context, bail};

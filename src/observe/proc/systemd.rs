@@ -5,6 +5,7 @@
 //! The socket is believed for what it is: the machine's is root's, a user's is that user's, who can answer what he likes
 //! about services of his own.
 
+use crate::model::Unit;
 use rustix::{
     fs::{CWD, FileType, OFlags, fcntl_getfl, fcntl_setfl},
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with},
@@ -29,12 +30,37 @@ pub(super) enum Manager {
     User(u32),
 }
 
-/// The service of this control group, and who manages it.
-pub(super) fn unit_of(cgroup: &str) -> Option<(Manager, &str)> {
-    let unit = cgroup.rsplit('/').next().filter(|leaf| leaf.ends_with(".service"))?;
-    let above = cgroup.split('/').rev().skip(1);
-    let user = above.filter_map(|part| part.strip_prefix("user@")?.strip_suffix(".service")?.parse().ok()).next();
-    Some((user.map_or(Manager::Machine, Manager::User), unit))
+/// A service, as the path of a control group tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Service<'a> {
+    pub(super) manager: Manager,
+    pub(super) name: &'a str,
+    /// The path of its control group.
+    pub(super) group: &'a str,
+}
+
+/// The service that a process in this control group is of. It may have groups of its own below its own one (`Delegate=`,
+/// podman), and its main process in one of these.
+pub(super) fn unit_of(cgroup: &str) -> Option<Service<'_>> {
+    let mut group = cgroup;
+    loop {
+        let (above, name) = group.rsplit_once('/')?;
+        if name.ends_with(".service") {
+            let manager = |part: &str| part.strip_prefix("user@")?.strip_suffix(".service")?.parse().ok();
+            let user = above.rsplit('/').find_map(manager);
+            return Some(Service { manager: user.map_or(Manager::Machine, Manager::User), name, group });
+        }
+        // Other units are of no service, also where that is above them.
+        if name.ends_with(".scope") || name.ends_with(".slice") {
+            return None;
+        }
+        group = above;
+    }
+}
+
+/// The same as a fact about a process.
+pub fn service_of(cgroup: &str) -> Option<Unit> {
+    unit_of(cgroup).map(|it| Unit { name: it.name.to_owned(), of_user: it.manager != Manager::Machine })
 }
 
 /// The main process of a service. `None`: it could not be asked, or there is none now. `run`: `/run`.
@@ -200,13 +226,19 @@ mod tests {
 
     #[test]
     fn a_control_group_names_the_service_and_its_manager() {
-        assert_eq!(unit_of("/system.slice/a.service"), Some((Manager::Machine, "a.service")));
+        let told = |path| unit_of(path).map(|it| (it.manager, it.name, it.group));
+        let own = "/system.slice/a.service";
+        assert_eq!(told(own), Some((Manager::Machine, "a.service", own)));
+        assert_eq!(told("/system.slice/a.service/supervisor"), Some((Manager::Machine, "a.service", own)));
+        assert_eq!(told("/system.slice/a.service/runtime/x"), Some((Manager::Machine, "a.service", own)));
         let users = "/user.slice/user-1000.slice/user@1000.service/app.slice/b.service";
-        assert_eq!(unit_of(users), Some((Manager::User(1000), "b.service")));
-        assert_eq!(
-            unit_of("/user.slice/user-1000.slice/user@1000.service"),
-            Some((Manager::Machine, "user@1000.service"))
-        );
+        assert_eq!(told(users), Some((Manager::User(1000), "b.service", users)));
+        let manager = "/user.slice/user-1000.slice/user@1000.service";
+        assert_eq!(told(manager), Some((Manager::Machine, "user@1000.service", manager)));
+        // A terminal's tab, and a container of its own, are of no service, whatever is above them.
+        for scope in ["app.slice/vte-spawn-1.scope", "init.scope", "user.slice/libpod-1.scope/container"] {
+            assert_eq!(unit_of(&format!("{manager}/{scope}")), None, "{scope}");
+        }
         assert_eq!(unit_of("/user.slice/user-1000.slice/session-3.scope"), None);
     }
 

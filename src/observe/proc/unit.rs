@@ -3,9 +3,9 @@
 //! started decides, and where they have lost that, everybody who could be it may be it.
 
 use super::{
-    ProcReader,
+    ProcReader, cgroup,
     facts::stat,
-    handle::PidDir,
+    handle::{self, PidDir},
     memory::{self, Answer},
     systemd,
 };
@@ -40,8 +40,8 @@ impl ProcReader {
 
     fn is_main(&self, process: &Process) -> Option<bool> {
         let path = process.cgroup.as_deref()?;
-        systemd::unit_of(path)?;
-        if let Some(main) = self.main_pid(path) {
+        let service = systemd::unit_of(path)?;
+        if let Some(main) = self.main_pid(service) {
             return Some(main == process.id.pid);
         }
         let parent = process.ancestors.first()?;
@@ -57,21 +57,29 @@ impl ProcReader {
         leads(&own, &children)
     }
 
-    /// What systemd says, of a process that is in the control group as we see it: another one's numbers are another
-    /// namespace's.
-    fn main_pid(&self, path: &str) -> Option<u32> {
+    /// What systemd says, of a process that is in the service's control group as we see it: another one's numbers are
+    /// another namespace's.
+    fn main_pid(&self, service: systemd::Service<'_>) -> Option<u32> {
         let told = |all: &std::collections::HashMap<String, Told>| {
-            all.get(path).filter(|(at, _)| at.elapsed() < FRESH).map(|(_, main)| *main)
+            all.get(service.group).filter(|(at, _)| at.elapsed() < FRESH).map(|(_, main)| *main)
         };
         let known = told(&self.inner.main_pids.lock().unwrap_or_else(PoisonError::into_inner));
         known.unwrap_or_else(|| {
-            let (manager, unit) = systemd::unit_of(path)?;
-            let main = systemd::main_pid(&self.options.run, manager, unit);
-            let main = main.filter(|main| self.members(path).is_some_and(|members| members.contains(main)));
+            let main = systemd::main_pid(&self.options.run, service.manager, service.name);
+            let main = main.filter(|main| self.is_in(*main, service.group));
             let mut all = self.inner.main_pids.lock().unwrap_or_else(PoisonError::into_inner);
-            all.insert(path.to_owned(), (Instant::now(), main));
+            all.insert(service.group.to_owned(), (Instant::now(), main));
             main
         })
+    }
+
+    /// Whether a process is in this control group, or in one below it.
+    fn is_in(&self, pid: u32, group: &str) -> bool {
+        let Ok(Some(dir)) = PidDir::open(&self.inner.root, pid) else { return false };
+        let path = handle::read(&dir, "cgroup", 64 << 10).ok().and_then(|text| cgroup::telling_path(&text));
+        path.as_deref()
+            .and_then(|path| path.strip_prefix(group))
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
     /// The children of the service manager in a control group; `None` if its members cannot be read.
