@@ -609,6 +609,8 @@ fn a_nursery_and_its_helpers_are_no_children_of_ours() {
     let rig = Rig::new();
     let mut driver = start(&rig, &Options { placement: Placement::Nursery, ..options(&rig) });
     inventory(&mut driver).unwrap();
+    // The nursery tells of the helper on a line of its own.
+    wait_until("both to be known", || driver.tool_processes().len() == 2);
     let [nursery, helper] = driver.tool_processes()[..] else { panic!("{:?}", driver.tool_processes()) };
     let us = std::process::id().to_string();
     assert_ne!(stat(nursery.pid)[1], us);
@@ -650,6 +652,8 @@ fn without_its_nursery_there_is_no_further_helper() {
     let rig = Rig::new();
     let mut driver = start(&rig, &Options { placement: Placement::Nursery, ..options(&rig) });
     inventory(&mut driver).unwrap();
+    // The nursery tells of the helper on a line of its own.
+    wait_until("both to be known", || driver.tool_processes().len() == 2);
     let [nursery, helper] = driver.tool_processes()[..] else { panic!("{:?}", driver.tool_processes()) };
     signal(nursery, Signal::KILL);
     wait_until("the helper ends with it", || has_ended(helper));
