@@ -9,7 +9,7 @@ use std::{
     fs,
     time::{Duration, Instant},
 };
-use support::{Fault, Finished, Rig, wait_until};
+use support::{Fault, Finished, Rig, shell_line, wait_until};
 
 fn words(words: &[&str]) -> Vec<OsString> {
     words.iter().map(Into::into).collect()
@@ -57,11 +57,6 @@ fn at_a_terminal(rig: &Rig, steps: &[&str], argv: &[OsString]) -> Finished {
 fn check_line(rig: &Rig, options: &str, argv: &[OsString]) -> Vec<OsString> {
     let command = rig.check_of(options, argv);
     std::iter::once(command.get_program()).chain(command.get_args()).map(Into::into).collect()
-}
-
-fn shell_line(argv: &[OsString]) -> String {
-    let quote = |word: &OsString| format!("'{}'", word.to_str().unwrap().replace('\'', "'\\''"));
-    argv.iter().map(quote).collect::<Vec<_>>().join(" ")
 }
 
 #[test]
@@ -219,7 +214,7 @@ fn a_script_can_end_us_by_our_pid() {
     let rig = Rig::new();
     let script = format!(
         "{} & pid=$!; while [ ! -e {} ]; do sleep 0.01; done; kill $pid; wait $pid; exit $?",
-        shell_line(&check_line(&rig, "", &listener(&rig))),
+        shell_line(check_line(&rig, "", &listener(&rig))),
         rig.path("up").display()
     );
     let run = rig.start_of(&words(&["setsid", "--wait", "bash", "-c", &script]));
@@ -250,7 +245,7 @@ fn ctrl_c_reaches_the_command_once_and_we_die_of_it_after_the_report() {
     // A command that goes on gets it once, and its own end counts.
     let rig = Rig::new();
     let (up, got_it) = (rig.path("up"), rig.path("got"));
-    let script = shell_line(&check_line(&rig, "", &listener(&rig)));
+    let script = shell_line(check_line(&rig, "", &listener(&rig)));
     let watcher = format!(
         "while [ ! -s {} ]; do sleep 0.01; done; sleep 0.3; touch {}",
         got_it.display(),
@@ -384,7 +379,7 @@ while not os.path.exists(sys.argv[1] + '/go'): time.sleep(0.01)
 fn a_shell_loop_stops_at_ctrl_c() {
     let rig = Rig::new();
     let up = rig.path("up");
-    let line = shell_line(&check_line(&rig, "", &sleeper(&rig)));
+    let line = shell_line(check_line(&rig, "", &sleeper(&rig)));
     let script = format!("for i in 1 2 3; do echo round $i; {line}; done");
     let end = at_a_terminal(&rig, &["file", up.to_str().unwrap(), "key", "c"], &words(&["bash", "-c", &script]));
     assert!(end.stdout.contains("round 1") && !end.stdout.contains("round 2"), "{end:?}");

@@ -6,7 +6,7 @@ mod support;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::{ffi::OsString, fs, time::Duration};
-use support::{Rig, wait_until};
+use support::{Rig, alive, wait_until};
 
 const GIB: u64 = 1 << 30;
 
@@ -20,11 +20,6 @@ fn report_option(rig: &Rig) -> String {
 
 fn survivors(report: &Value) -> Vec<u64> {
     report["survivors"].as_array().unwrap().iter().map(|s| s["pid"].as_u64().unwrap()).collect()
-}
-
-fn alive(pid: u32) -> bool {
-    let state = fs::read_to_string(format!("/proc/{pid}/stat")).ok();
-    state.is_some_and(|s| !s.rsplit(") ").next().unwrap().starts_with('Z'))
 }
 
 #[test]

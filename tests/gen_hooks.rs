@@ -6,15 +6,13 @@ mod support;
 
 use gpuresid::r#gen::{Wanted, recipe};
 use std::{ffi::OsString, fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command};
-use support::{Finished, Rig, Running, alive};
+use support::{Finished, Rig, Running, alive, line_of};
 
 /// The first file of a recipe, for a program that talks to the fake driver.
 fn file(rig: &Rig, name: &str) -> String {
     let wrapper = rig.path("50% gpu'resid");
     let gpuresid = rig.gpuresid(std::iter::empty::<OsString>());
-    let words: Vec<_> = std::iter::once(gpuresid.get_program()).chain(gpuresid.get_args()).collect();
-    let words: Vec<_> = words.iter().map(|word| format!("'{}'", word.to_str().unwrap())).collect();
-    fs::write(&wrapper, format!("#!/bin/sh\nexec {} \"$@\"\n", words.join(" "))).unwrap();
+    fs::write(&wrapper, format!("#!/bin/sh\nexec {} \"$@\"\n", line_of(&gpuresid))).unwrap();
     fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).unwrap();
     let wanted = Wanted { binary: &wrapper, gpus: &["0".into()], act: false, idle: None };
     (recipe(name).unwrap().files)(&wanted).remove(0).text

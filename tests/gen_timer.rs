@@ -5,11 +5,7 @@ mod support;
 
 use gpuresid::r#gen::{Recipe, Wanted};
 use std::{ffi::OsString, fs, os::unix::process::CommandExt as _, path::Path, process::Command};
-use support::{Records, Rig};
-
-fn alive(pid: u32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
-}
+use support::{Records, Rig, alive};
 
 /// What it makes for the binary under test, which may lie where a user can write.
 fn wanted(gpus: &[String]) -> Wanted<'_> {

@@ -10,12 +10,11 @@ mod support;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::{
-    ffi::OsString,
     fs,
     path::Path,
     time::{Duration, Instant},
 };
-use support::{Rig, wait_until};
+use support::{Rig, line_of, shell, shell_line, wait_until};
 
 /// Living processes that have this path in their environment: all that was started for a rig.
 fn of_the_rig(place: &Path) -> Vec<u32> {
@@ -26,10 +25,6 @@ fn of_the_rig(place: &Path) -> Vec<u32> {
         *pid != std::process::id() && environment.windows(place.len()).any(|part| part == place)
     };
     numbers.filter(has).collect()
-}
-
-fn shell(script: &str) -> Vec<OsString> {
-    ["sh", "-c", script].map(Into::into).to_vec()
 }
 
 #[test]
@@ -99,12 +94,9 @@ fn with_hardly_any_descriptors_it_says_so_or_is_right() {
         let options = format!("--settle 300ms --report {}", report.display());
         let command = format!("{} ; ulimit -n 512", "ulimit -Sn 512 2>/dev/null");
         let verbs = rig.program("spawn-session { alloc 0 1GiB ready left hold } wait-file left");
-        let words: Vec<String> = verbs.iter().map(|w| format!("'{}'", w.to_str().unwrap())).collect();
         // The command itself has as many as ever.
-        let check = rig.check_of(&options, &shell(&format!("{command}; exec {}", words.join(" "))));
-        let words = std::iter::once(check.get_program()).chain(check.get_args());
-        let words: Vec<String> = words.map(|w| format!("'{}'", w.to_str().unwrap().replace('\'', "'\\''"))).collect();
-        let end = rig.start_of(&shell(&format!("ulimit -Sn {limit}; exec {}", words.join(" ")))).wait();
+        let check = rig.check_of(&options, &shell(&format!("{command}; exec {}", shell_line(verbs))));
+        let end = rig.start_of(&shell(&format!("ulimit -Sn {limit}; exec {}", line_of(&check)))).wait();
         let ran = rig.path("left").exists();
         let allowed: &[i32] = if ran { &[121, 122] } else { &[125, 126, 127] };
         assert!(end.code.is_some_and(|code| allowed.contains(&code)), "{limit} descriptors: {end:?}");
@@ -127,9 +119,7 @@ fn with_closed_streams_the_exit_code_still_tells() {
         {
             let rig = Rig::new();
             let check = rig.check_of("--settle 300ms", &rig.program(verbs));
-            let words = std::iter::once(check.get_program()).chain(check.get_args());
-            let words: Vec<String> = words.map(|w| format!("'{}'", w.to_str().unwrap())).collect();
-            let end = rig.start_of(&shell(&format!("exec {} {closed}", words.join(" ")))).wait();
+            let end = rig.start_of(&shell(&format!("exec {} {closed}", line_of(&check)))).wait();
             assert_eq!(end.code, Some(code), "{closed}: {end:?}");
         }
     }

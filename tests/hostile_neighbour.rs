@@ -27,7 +27,9 @@ use std::{
     fs,
     os::unix::{fs::chown, net::UnixListener, process::CommandExt as _},
 };
-use support::{ControlGroup, Records, Rig, Running, alive, marker_of_an_ended_run, parent, skipped, wait_until};
+use support::{
+    ControlGroup, Records, Rig, Running, alive, marker_of_an_ended_run, parent, skipped, start_ticks, wait_until,
+};
 
 /// One that every user may run.
 const PYTHON: &str = "/usr/bin/python3";
@@ -53,10 +55,6 @@ fn whatever_he_claims_of_himself_ends_nobody_else() {
     let _roots = rig.start("alloc 0 1GiB ready roots hold");
     let _theirs = start(&rig, VICTIM, "daemonize-twice { alloc 0 1GiB ready theirs hold } wait-file theirs hold", &[]);
     let victims = [rig.wait_for("roots"), rig.wait_for("theirs")];
-    let start_ticks = |pid: u32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        stat.rsplit(") ").next().unwrap().split(' ').nth(19).unwrap().parse::<u64>().unwrap()
-    };
     let ended = marker_of_an_ended_run();
     // The marker of a run whose gpuresid would be a process of root's.
     let of_roots = format!("{}-{}-{}", &ended[..8], victims[0], start_ticks(victims[0]));

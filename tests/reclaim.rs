@@ -6,21 +6,9 @@ mod support;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::{ffi::OsString, fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command};
-use support::{Finished, Rig, Running, marker_of_an_ended_run, wait_until};
+use support::{Finished, Rig, Running, alive, marker_of_an_ended_run, start_ticks, wait_until};
 
 const MIB: u64 = 1 << 20;
-
-/// The process lives and is no zombie (a leader that is gone while its threads live counts as alive).
-fn alive(pid: u32) -> bool {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
-    fields[0] != "Z" || fields[17] != "1"
-}
-
-fn start_ticks(pid: u32) -> u64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    stat.rsplit(") ").next().unwrap().split(' ').nth(19).unwrap().parse().unwrap()
-}
 
 fn step(report: &Value, pid: u32) -> &Value {
     let steps = report["steps"].as_array().unwrap();

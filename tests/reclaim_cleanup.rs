@@ -5,13 +5,7 @@ mod support;
 
 use serde_json::Value;
 use std::{ffi::OsString, fs, time::Duration};
-use support::{Rig, wait_until};
-
-fn alive(pid: u32) -> bool {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
-    fields[0] != "Z" || fields[17] != "1"
-}
+use support::{Rig, alive, wait_until};
 
 /// Everybody whom the rig's programs noted, and who still lives.
 fn living(rig: &Rig) -> Vec<u32> {

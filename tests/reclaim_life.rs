@@ -4,7 +4,7 @@
 mod support;
 
 use std::{ffi::OsString, net::TcpListener};
-use support::Rig;
+use support::{Rig, shell_line};
 
 /// The plan for this process, as text on one line and as JSON.
 fn plan(rig: &Rig, pid: u32) -> (String, serde_json::Value) {
@@ -64,10 +64,8 @@ fn who_talks_to_it_is_named() {
 
 /// A shell that runs programs of these verbs, named `$1`, `$2` in its script.
 fn shell(rig: &Rig, script: &str, programs: &[&str]) -> Vec<OsString> {
-    let word = |word: OsString| format!("'{}'", word.into_string().unwrap());
-    let line = |verbs: &&str| rig.program(verbs).into_iter().map(word).collect::<Vec<_>>().join(" ");
-    let lines = programs.iter().map(|verbs| line(verbs).into());
-    ["sh", "-c", script, "sh"].into_iter().map(OsString::from).chain(lines).collect()
+    let lines = programs.iter().map(|verbs| shell_line(rig.program(verbs)).into());
+    support::shell(script).into_iter().chain(["sh".into()]).chain(lines).collect()
 }
 
 #[test]

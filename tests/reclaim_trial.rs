@@ -9,7 +9,7 @@ mod support;
 
 use rustix::process::Signal;
 use std::fs;
-use support::{Finished, Records, Rig, Running, marker_of_an_ended_run, wait_until};
+use support::{Finished, Records, Rig, Running, alive, marker_of_an_ended_run, start_ticks, wait_until};
 
 /// A small generator; what matters is that a seed gives the same round again.
 struct Chance(u64);
@@ -219,17 +219,6 @@ impl Round {
         command.env_remove("RUNNER_TRACKING_ID").env_remove("JENKINS_NODE_COOKIE").env(JOB.0, JOB.1);
         self.rig.launch(command).wait()
     }
-}
-
-fn start_ticks(pid: u32) -> u64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    stat.rsplit(") ").next().unwrap().split(' ').nth(19).unwrap().parse().unwrap()
-}
-
-fn alive(pid: u32) -> bool {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
-    fields[0] != "Z" || fields[17] != "1"
 }
 
 fn play(seed: u64) {

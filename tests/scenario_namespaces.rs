@@ -6,7 +6,7 @@ mod support;
 
 use serde_json::json;
 use std::{ffi::OsString, fs, process::Command};
-use support::{CONTEXT, Finished, Judged, Rig, alive, skipped, wait_until};
+use support::{CONTEXT, Finished, Judged, Rig, alive, line_of, shell_line, skipped, wait_until};
 
 const GIB: u64 = 1 << 30;
 const SOON: &str = "--settle 800ms --sample 20ms";
@@ -21,26 +21,16 @@ fn namespaces() -> bool {
     can
 }
 
-/// A command line for a shell.
-fn quoted<'a>(words: impl IntoIterator<Item = &'a std::ffi::OsStr>) -> String {
-    let quote = |word: &std::ffi::OsStr| format!("'{}'", word.to_str().unwrap().replace('\'', r"'\''"));
-    words.into_iter().map(quote).collect::<Vec<_>>().join(" ")
-}
-
-fn line(command: &Command) -> String {
-    quoted(std::iter::once(command.get_program()).chain(command.get_args()))
-}
-
 fn check_line(rig: &Rig, options: &str, verbs: &str) -> String {
-    line(&rig.check_of(&rig.reporting(options), &rig.program(verbs)))
+    line_of(&rig.check_of(&rig.reporting(options), &rig.program(verbs)))
 }
 
 fn program_line(rig: &Rig, verbs: &str) -> String {
-    quoted(rig.program(verbs).iter().map(OsString::as_os_str))
+    shell_line(rig.program(verbs).iter().map(OsString::as_os_str))
 }
 
 fn status_line(rig: &Rig, file: &str) -> String {
-    format!("{} > '{}'", line(&rig.gpuresid(["status", "--json"])), rig.path(file).display())
+    format!("{} > '{}'", line_of(&rig.gpuresid(["status", "--json"])), rig.path(file).display())
 }
 
 /// Runs a script whose shell is PID 1 of a namespace, to its end.

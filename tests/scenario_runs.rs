@@ -5,14 +5,10 @@ mod support;
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::{ffi::OsString, fs, path::PathBuf};
-use support::{CONTEXT, Judged, Rig, Running, alive, skipped, wait_until};
+use support::{CONTEXT, Judged, Rig, Running, alive, shell, skipped, wait_until};
 
 const GIB: u64 = 1 << 30;
 const SOON: &str = "--settle 800ms --sample 20ms";
-
-fn shell(script: &str) -> Vec<OsString> {
-    ["sh", "-c", script].map(OsString::from).into()
-}
 
 fn line<'a>(words: impl IntoIterator<Item = &'a std::ffi::OsStr>) -> String {
     words.into_iter().map(|word| format!("'{}'", word.to_str().unwrap())).collect::<Vec<_>>().join(" ")

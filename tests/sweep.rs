@@ -155,8 +155,7 @@ fn wrong(world: &World, deed: Deed, end: &Finished) -> Option<String> {
 fn numbers(report: &Value, deed: Deed) -> Option<String> {
     for device in report["devices"].as_array().into_iter().flatten() {
         let least = match deed {
-            Deed::DiffDirty => NEIGHBOUR + 2048 * MIB,
-            Deed::CheckDirty => NEIGHBOUR + 2048 * MIB,
+            Deed::DiffDirty | Deed::CheckDirty => NEIGHBOUR + 2048 * MIB,
             _ => NEIGHBOUR,
         };
         for name in ["used_bytes", "used_after_bytes"] {

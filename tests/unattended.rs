@@ -12,7 +12,7 @@ use std::{
     os::unix::fs::{PermissionsExt as _, chown, symlink},
     path::Path,
 };
-use support::{Records, Rig, alive, marker_of_an_ended_run, wait_until};
+use support::{Records, Rig, alive, marker_of_an_ended_run, start_ticks, wait_until};
 
 /// What a timer runs, and its answer.
 fn timer(rig: &Rig, records: &Records) -> Value {
@@ -233,11 +233,6 @@ fn forged_and_outdated_records_end_nobody() {
     fs::remove_file(&path).unwrap();
     fs::write(&path, &text).unwrap();
     assert_eq!(ended(&timer(&rig, &records)), [left]);
-}
-
-fn start_ticks(pid: u32) -> u64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    stat.rsplit(") ").next().unwrap().split(' ').nth(19).unwrap().parse().unwrap()
 }
 
 #[test]

@@ -23,7 +23,7 @@ const SHELLS: [&str; 9] = ["bash", "sh", "dash", "zsh", "fish", "ksh", "tcsh", "
 /// Who started this process, lives, and is not in the plan: it may start it again.
 pub(super) fn restarter(world: &World<'_>, process: &Process, planned: &BTreeSet<ProcId>) -> Option<Restarter> {
     let parent = starter(process).filter(|parent| !planned.contains(&parent.id))?;
-    let parent = world.examine(parent.id.pid).ok().flatten().filter(|found| found.id == parent.id)?;
+    let parent = world.find(parent.id).ok().flatten()?;
     let unit = match world.guard.never(&parent) {
         Ok(()) if is_at_a_prompt(&parent) => return None,
         Ok(()) => None,
@@ -59,9 +59,8 @@ fn is_at_a_prompt(process: &Process) -> bool {
 /// Somebody who may start it again lives: it is worth looking on.
 pub(super) fn is_to_be_watched(plan: &Plan, reader: &ProcReader) -> bool {
     ended(plan).any(|step| {
-        let restarter = step.shown.restarter.as_ref();
-        restarter
-            .is_some_and(|r| reader.identify(r.pid).ok().flatten().is_some_and(|p| p.id.start_ticks == r.start_ticks))
+        let restarter = step.shown.restarter.as_ref().map(|r| ProcId { pid: r.pid, start_ticks: r.start_ticks });
+        restarter.is_some_and(|id| reader.find(id).ok().flatten().is_some())
     })
 }
 

@@ -176,7 +176,7 @@ impl Hands<'_> {
 
     /// It is exiting: no further signal makes that faster.
     fn is_leaving(&self, id: ProcId) -> bool {
-        self.reader.identify(id.pid).ok().flatten().is_some_and(|p| p.id == id && p.dying)
+        self.reader.find(id).ok().flatten().is_some_and(|process| process.dying)
     }
 
     fn say(&self, step: &ReclaimStep, what: &str) {

@@ -71,10 +71,10 @@ struct Rule {
 
 /// The rules, those that cost least first.
 const RULES: [Rule; 13] = [
-    rule("PID 1", Holds::ForEverybody, |_, process| (process.id.pid == 1).then_some(Never::Init)),
-    rule("ourselves", Holds::ForEverybody, |guard, process| guard.is_ours(process.id).then_some(Never::Ourselves)),
+    rule("PID 1", Holds::ForEverybody, |guard, process| guard.us(process.id).filter(|us| *us == Never::Init)),
+    rule("ourselves", Holds::ForEverybody, |guard, process| guard.us(process.id).filter(|us| *us == Never::Ourselves)),
     rule("our ancestors", Holds::ForEverybody, |guard, process| {
-        guard.ancestors.contains(&process.id).then_some(Never::OurAncestor)
+        guard.us(process.id).filter(|us| *us == Never::OurAncestor)
     }),
     rule("kernel threads", Holds::ForEverybody, |guard, process| {
         guard.reader.is_of_kernel(process.id).then_some(Never::Kernel)
@@ -219,14 +219,16 @@ impl Guard {
     /// # Errors
     /// If it is one of these.
     pub fn never_us(&self, id: ProcId) -> Result<(), Never> {
+        self.us(id).map_or(Ok(()), Err)
+    }
+
+    fn us(&self, id: ProcId) -> Option<Never> {
         if id.pid == 1 {
-            Err(Never::Init)
+            Some(Never::Init)
         } else if self.is_ours(id) {
-            Err(Never::Ourselves)
-        } else if self.ancestors.contains(&id) {
-            Err(Never::OurAncestor)
+            Some(Never::Ourselves)
         } else {
-            Ok(())
+            self.ancestors.contains(&id).then_some(Never::OurAncestor)
         }
     }
 
@@ -275,7 +277,7 @@ fn tracks_resources(process: &Process) -> bool {
 }
 
 fn by_name(process: &Process) -> Option<Never> {
-    let program = process.argv.first().map(|a| a.rsplit('/').next().unwrap_or(a));
+    let program = process.argv.first().map(|program| text::file_name(program));
     let is_one_of =
         |names: &[&str]| names.contains(&process.comm.as_str()) || program.is_some_and(|name| names.contains(&name));
     // A login shell is started with a hyphen before its name.

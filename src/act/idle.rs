@@ -7,7 +7,7 @@
 
 use super::{
     records::{self, RecordPlace},
-    targets::{Claim, World, is_zombie},
+    targets::{Claim, World},
 };
 use crate::{
     judge::has_lost_its_starter,
@@ -69,7 +69,7 @@ impl Idle {
         let (mut claims, mut idle) = (Vec::new(), Vec::new());
         for holder in &world.status.holders {
             let process = world.examine(holder.pid)?.filter(|p| Some(p.id.start_ticks) == holder.start_ticks);
-            let Some(process) = process.filter(|p| !is_zombie(p) && seems_idle(world, holder, p)) else { continue };
+            let Some(process) = process.filter(|p| !p.is_zombie() && seems_idle(world, holder, p)) else { continue };
             let below = world.reader.descendants(process.id.pid);
             let cpu_ticks = below.iter().map(|p| p.cpu_ticks).sum::<u64>() + process.cpu_ticks;
             let seen = since(before, IdleProcess { id: process.id, cpu_ticks, since: now });

@@ -43,12 +43,12 @@ pub fn look(plan: &mut Plan, reader: &ProcReader, snapshot: &Snapshot) {
 }
 
 fn cpu_ticks(reader: &ProcReader, id: ProcId) -> Option<u64> {
-    reader.identify(id.pid).ok().flatten().filter(|process| process.id == id).map(|process| process.cpu_ticks)
+    reader.find(id).ok().flatten().map(|process| process.cpu_ticks)
 }
 
 /// Whoever has ended meanwhile talks to nobody.
 fn talker(reader: &ProcReader, id: ProcId) -> Option<Talker> {
-    let process = reader.identify(id.pid).ok().flatten().filter(|process| process.id == id)?;
+    let process = reader.find(id).ok().flatten()?;
     Some(Talker { pid: id.pid, start_ticks: id.start_ticks, command: command(&process) })
 }
 

@@ -151,7 +151,7 @@ pub fn plan(targets: &Targets, world: &World<'_>, allowed: Allowed) -> anyhow::R
     plan.steps.extend(steps);
     let planned: BTreeSet<ProcId> = plan.steps.iter().map(|s| s.target.id).collect();
     for step in plan.steps.iter_mut().filter(|s| s.shown.role == Role::Holder) {
-        let process = world.examine(step.target.id.pid)?.filter(|p| p.id == step.target.id);
+        let process = world.find(step.target.id)?;
         step.shown.restarter = process.and_then(|process| again::restarter(world, &process, &planned));
     }
     plan.devices = devices(world, &plan.steps);

@@ -6,7 +6,7 @@
 //! [`RecordKeeper`] is the side of a check, [`RecordPlace::read`] that of whoever comes later.
 
 use crate::{
-    model::{BootId, Fingerprint, ProcId, Process, ProcessState, RunMember, RunRecord, RunState, arguments_of, schema},
+    model::{BootId, Fingerprint, ProcId, Process, RunMember, RunRecord, RunState, arguments_of, schema},
     observe::proc::ProcReader,
     report::pending::Pending,
     run::Chronicle,
@@ -117,27 +117,31 @@ impl Recorded {
         self.record.boot_id == *boot_id && Some(self.record.pid_namespace) == pid_namespace
     }
 
-    /// The run is over: it says so, or whoever would have said so is gone; and the command is gone in any case. What
-    /// cannot be looked at may live.
+    /// The run is over: it says so, or whoever would have said so is gone; and the command is gone in any case.
     pub fn is_over(&self, reader: &ProcReader) -> bool {
-        let gone = |id: ProcId| living(reader, id).is_ok_and(|found| found.is_none());
-        let said = self.record.state == RunState::Ended || gone(self.record.writer);
-        said && gone(self.record.command)
+        let said = self.record.state == RunState::Ended || is_gone(reader, self.record.writer);
+        said && is_gone(reader, self.record.command)
     }
 
     /// Nobody of whom it tells can be there any more.
     pub fn is_stale(&self, boot_id: &BootId, reader: &ProcReader) -> bool {
-        let gone = |id: ProcId| living(reader, id).is_ok_and(|found| found.is_none());
         let RunRecord { writer, command, members, .. } = &self.record;
         self.record.boot_id != *boot_id
-            || [*writer, *command].into_iter().chain(members.iter().map(|member| member.id)).all(gone)
+            || [*writer, *command]
+                .into_iter()
+                .chain(members.iter().map(|member| member.id))
+                .all(|id| is_gone(reader, id))
     }
 }
 
 /// The process, if it lives.
 fn living(reader: &ProcReader, id: ProcId) -> anyhow::Result<Option<Process>> {
-    let found = reader.identify(id.pid)?.filter(|process| process.id == id);
-    Ok(found.filter(|process| process.state != ProcessState::Zombie || process.leader_gone))
+    Ok(reader.find(id)?.filter(|process| !process.is_zombie()))
+}
+
+/// What cannot be looked at may live.
+fn is_gone(reader: &ProcReader, id: ProcId) -> bool {
+    living(reader, id).is_ok_and(|found| found.is_none())
 }
 
 /// Keeps the record of one run. Whatever goes wrong is silent: a run must not depend on it.

@@ -108,7 +108,7 @@ pub fn stands(reader: &ProcReader, guard: &Guard, target: &Target) -> Result<Pro
     if process.id != target.id {
         return Err(Refusal::Reused(Name::from(&process).whole()));
     }
-    if process.state == ProcessState::Zombie && !process.leader_gone || process.state == ProcessState::Dead {
+    if process.is_zombie() || process.state == ProcessState::Dead {
         return Err(Refusal::Gone);
     }
     guard.never_us(process.id).map_err(Refusal::Never)?;

@@ -32,6 +32,11 @@ impl World<'_> {
         Ok(found.map(|process| self.with_run(process)))
     }
 
+    /// The same, if its number is still this process's.
+    pub(super) fn find(&self, id: ProcId) -> anyhow::Result<Option<Process>> {
+        Ok(self.examine(id.pid)?.filter(|process| process.id == id))
+    }
+
     fn with_run(&self, mut process: Process) -> Process {
         let namespace = self.snapshot.observer.pid_namespace;
         marker::look_for_runs(self.reader, self.boot_id(), namespace, std::slice::from_mut(&mut process));
@@ -147,7 +152,7 @@ fn named(world: &World<'_>, pids: &[u32]) -> anyhow::Result<Found> {
     pids.dedup();
     for pid in pids {
         match world.examine(pid)? {
-            Some(process) if !is_zombie(&process) => {
+            Some(process) if !process.is_zombie() => {
                 found.claims.push(Claim { process, why: vec!["you named it".into()] });
             }
             _ => {
@@ -161,10 +166,6 @@ fn named(world: &World<'_>, pids: &[u32]) -> anyhow::Result<Found> {
     Ok(found)
 }
 
-pub(super) fn is_zombie(process: &Process) -> bool {
-    process.state == crate::model::ProcessState::Zombie && !process.leader_gone
-}
-
 /// Whoever the report names and is still that process is held against what can be seen of it now.
 fn of_report(world: &World<'_>, report: &ReportFile) -> Found {
     let mut found = Found::default();
@@ -172,7 +173,7 @@ fn of_report(world: &World<'_>, report: &ReportFile) -> Found {
     found.belong.extend(&own);
     for id in &own {
         let process = match world.examine(id.pid) {
-            Ok(Some(process)) if !is_zombie(&process) || process.id != *id => process,
+            Ok(Some(process)) if !process.is_zombie() || process.id != *id => process,
             Ok(_) => {
                 found.left_alone.push(LeftAlone { pid: id.pid, command: None, why: "it has ended already".into() });
                 continue;
@@ -296,7 +297,7 @@ pub(super) fn members(world: &World<'_>, why: impl Fn(&Process) -> Membership) -
             if world.guard.never_us(id).is_err() || !seen.insert(id) {
                 break;
             }
-            let process = world.examine(id.pid)?.filter(|process| process.id == id && !is_zombie(process));
+            let process = world.find(id)?.filter(|process| !process.is_zombie());
             let Some((member, process)) = process.map(|process| (why(&process), process)) else { break };
             match member {
                 Membership::Is(why) => found.claims.push(Claim { process, why: vec![why] }),

@@ -5,7 +5,7 @@
 use super::{
     idle::Idle,
     records::{RecordPlace, Recorded},
-    targets::{Claim, Found, World, is_zombie},
+    targets::{Claim, Found, World},
 };
 use crate::{
     error::hinted,
@@ -58,7 +58,7 @@ impl Unattended {
         let of_here = |record: &&Recorded| record.is_of_here(&world.snapshot.boot_id, observer.pid_namespace);
         for recorded in self.records.iter().filter(of_here).filter(|recorded| recorded.is_over(world.reader)) {
             for member in &recorded.record.members {
-                let process = world.examine(member.id.pid)?.filter(|p| p.id == member.id && !is_zombie(p));
+                let process = world.find(member.id)?.filter(|process| !process.is_zombie());
                 let Some(process) = process else { continue };
                 match believed(recorded, member, &process, world) {
                     Ok(why) => found.claims.push(Claim { process, why: vec![why] }),

@@ -50,7 +50,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// If nothing could be read, or the plan is refused: then nobody was signalled.
 pub(super) fn run(global: &Global, args: &ReclaimArgs) -> anyhow::Result<Ending> {
     let mut options = session_options(global);
-    options.extras.utilization = true;
+    // It costs its first look some milliseconds a GPU, and only what tells of lives wants it.
+    options.extras.utilization = !args.yes || args.idle.is_some();
     let reader = ProcReader::new(options.proc.clone())?;
     // Before anything is looked at: a look from there is of no use here.
     Guard::new(&reader, &[])?.may_signal_at_all().map_err(|never| {

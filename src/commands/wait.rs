@@ -16,9 +16,7 @@ use crate::{
     error::hinted,
     exit::{self, Ending},
     judge::trouble,
-    model::{
-        Advice, Bytes, Device, DeviceIdentity, DeviceLook, Limit, Look, ProcId, Process, ProcessState, Snapshot, Uuid,
-    },
+    model::{Advice, Bytes, Device, DeviceIdentity, DeviceLook, Limit, Look, ProcId, Snapshot, Uuid},
     observe::{proc::ProcReader, select::Selection, session::Session},
     report::{Style, load, table, words},
     text,
@@ -177,8 +175,7 @@ fn excepted(reader: &ProcReader, wanted: &[Except]) -> anyhow::Result<Vec<ProcId
 
 fn lives(reader: &ProcReader, id: ProcId) -> bool {
     // A zombie holds nothing, and what is listed under its number is a copy's.
-    let dead = |p: &Process| p.state == ProcessState::Zombie && !p.leader_gone;
-    reader.identify(id.pid).ok().flatten().is_some_and(|p| p.id == id && !dead(&p))
+    reader.find(id).ok().flatten().is_some_and(|process| !process.is_zombie())
 }
 
 /// The snapshot must know a device that is looked at, counted in the same way.

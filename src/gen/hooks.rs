@@ -1,20 +1,14 @@
 //! Hooks of CI runners that give back what a job has left: each ends the members of its own job, known by the runner's
 //! own cookie, and nobody else. They never change the result of a job.
 
-use super::{File, Wanted};
-use crate::text;
+use super::{File, Wanted, option, word};
 
 const GITHUB: &str = include_str!("files/gpuresid-job-completed.sh");
 const GITLAB: &str = include_str!("files/gpuresid-after-script.yml");
 
 /// What a hook runs, as a shell reads it.
 fn command(wanted: &Wanted<'_>) -> String {
-    let gpus = if wanted.gpus.is_empty() { String::new() } else { format!(" -i {}", word(&wanted.gpus.join(","))) };
-    format!("{}{gpus} reclaim --ci --force --yes", word(&wanted.binary.to_string_lossy()))
-}
-
-fn word(text: &str) -> String {
-    text::shell_word(text).unwrap_or_else(|| "gpuresid".into())
+    format!("{}{} reclaim --ci --force --yes", word(&wanted.binary.to_string_lossy()), option(wanted, word))
 }
 
 /// A scalar as YAML reads it, for a command that a shell reads then.

@@ -4,6 +4,7 @@ mod hooks;
 mod systemd;
 pub mod trust;
 
+use crate::text;
 use std::{path::Path, time::Duration};
 
 /// One file.
@@ -66,6 +67,16 @@ pub const RECIPES: [Recipe; 3] = [
         for_root: false,
     },
 ];
+
+/// A word as a shell reads it.
+fn word(text: &str) -> String {
+    text::shell_word(text).unwrap_or_else(|| "gpuresid".into())
+}
+
+/// The GPUs as an option, quoted for its reader.
+fn option(wanted: &Wanted<'_>, quoted: impl Fn(&str) -> String) -> String {
+    if wanted.gpus.is_empty() { String::new() } else { format!(" -i {}", quoted(&wanted.gpus.join(","))) }
+}
 
 /// The recipe with this name.
 pub fn recipe(name: &str) -> Option<&'static Recipe> {

@@ -1,8 +1,7 @@
 //! The service and the timer that run `reclaim --unattended` now and then, and the place for the records that it goes by: an
 //! end for leftovers without a daemon of our own.
 
-use super::{File, Wanted};
-use crate::text;
+use super::{File, Wanted, option, word};
 
 const SERVICE: &str = include_str!("files/gpuresid-reclaim.service");
 const TIMER: &str = include_str!("files/gpuresid-reclaim.timer");
@@ -18,7 +17,6 @@ fn idle(wanted: &Wanted<'_>) -> String {
 }
 
 pub(super) fn use_it(wanted: &Wanted<'_>) -> String {
-    let word = |text: &str| text::shell_word(text).unwrap_or_else(|| "gpuresid".into());
     let program = word(&wanted.binary.to_string_lossy());
     let gpus = option(wanted, word);
     // In a crontab a percent sign ends the command.
@@ -46,11 +44,6 @@ pub(super) fn files(wanted: &Wanted<'_>) -> Vec<File> {
         File { name: "gpuresid-reclaim.service".into(), text: SERVICE.replace("@COMMAND@", &command) },
         File { name: "gpuresid-reclaim.timer".into(), text: TIMER.into() },
     ]
-}
-
-/// The GPUs as an option, quoted for its reader.
-fn option(wanted: &Wanted<'_>, quoted: impl Fn(&str) -> String) -> String {
-    if wanted.gpus.is_empty() { String::new() } else { format!(" -i {}", quoted(&wanted.gpus.join(","))) }
 }
 
 /// A word as systemd reads it in a command line.

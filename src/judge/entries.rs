@@ -68,7 +68,7 @@ pub(crate) fn has_context(process: &Process) -> bool {
 
 /// A zombie nobody has waited for yet is no innocent bearer of a reused number.
 fn alive(process: &Process) -> Option<&Process> {
-    (process.state != ProcessState::Zombie || process.leader_gone).then_some(process)
+    (!process.is_zombie()).then_some(process)
 }
 
 /// What is known about a ghost when its memory's keepers are looked for.

@@ -262,6 +262,11 @@ impl Process {
         if self.argv.is_empty() { format!("[{}]", self.comm) } else { self.argv.shown().join(" ") }
     }
 
+    /// It has ended, and nobody has waited for it yet. One whose main thread alone is gone lives.
+    pub fn is_zombie(&self) -> bool {
+        self.state == ProcessState::Zombie && !self.leader_gone
+    }
+
     /// Whether it has a file open that can hold memory. `None`: we may not look.
     pub fn can_hold_memory(&self) -> Option<bool> {
         self.files.as_ref().map(DeviceFiles::can_hold_memory)

@@ -3,7 +3,7 @@
 //! not enough: one that was killed leaves a command behind that may be worth days of work.
 
 use super::proc::ProcReader;
-use crate::model::{BootId, ProcId, Process, ProcessState};
+use crate::model::{BootId, ProcId, Process};
 
 /// What a snapshot's marker ends with: the gpuresid that made it ended at once, so its end proves nothing.
 const OF_A_SNAPSHOT: &str = "snapshot";
@@ -56,7 +56,7 @@ pub fn look_for_runs(reader: &ProcReader, boot_id: &BootId, namespace: Option<u6
 /// It does while its gpuresid watches, and also without, if that was killed, while its command runs.
 fn goes_on(reader: &ProcReader, run: &Run, process: ProcId, marker: &str) -> Option<bool> {
     let living = |pid| match reader.identify(pid) {
-        Ok(found) => Some(found.filter(|p| p.state != ProcessState::Zombie || p.leader_gone)),
+        Ok(found) => Some(found.filter(|p| !p.is_zombie())),
         Err(_) => None,
     };
     if living(run.gpuresid.pid)?.is_some_and(|p| p.id == run.gpuresid) {

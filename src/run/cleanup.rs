@@ -294,12 +294,6 @@ impl<'a> Work<'a> {
 
 /// What cannot be looked at has not ended.
 fn has_ended(session: &Session, id: ProcId) -> bool {
-    match session.reader.identify(id.pid) {
-        Ok(None) => true,
-        Ok(Some(now)) => {
-            let dead = now.state == ProcessState::Zombie && !now.leader_gone || now.state == ProcessState::Dead;
-            now.id != id || dead
-        }
-        Err(_) => false,
-    }
+    let ended = |now: Process| now.is_zombie() || now.state == ProcessState::Dead;
+    session.reader.find(id).is_ok_and(|found| found.is_none_or(ended))
 }

@@ -167,9 +167,17 @@ impl Rig {
     }
 }
 
-/// Whether this process runs (a zombie does not).
+/// Whether this process runs. A zombie does not, but one whose main thread alone is gone does.
 pub fn alive(pid: u32) -> bool {
-    state(pid).is_some_and(|state| state != 'Z')
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+    fields[0] != "Z" || fields[17] != "1"
+}
+
+/// When a living process was started, in clock ticks since boot.
+pub fn start_ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit(") ").next().unwrap().split(' ').nth(19).unwrap().parse().unwrap()
 }
 
 /// The letter of a process's state; `None`: it is gone.

@@ -25,14 +25,18 @@ mod leftovers;
 mod library;
 mod records;
 mod running;
+mod shell;
 mod signals;
 
 pub use control_group::ControlGroup;
 pub use fake_nvml::faults::Fault;
 pub use fake_nvml::ledger::{Allocation, Gpu, Inherit, Instance, Keeper, Ledger, List, Machine};
-pub use judged::{CONTEXT, Judged, SLACK, alive, children, out_of_sight, parent, sees_everybody, skipped, state};
+pub use judged::{
+    CONTEXT, Judged, SLACK, alive, children, out_of_sight, parent, sees_everybody, skipped, start_ticks, state,
+};
 pub use records::Records;
 pub use running::{DEADLINE, Finished, Running, wait_until, wait_until_for};
+pub use shell::{line_of, shell, shell_line};
 
 use serde_json::{Value, json};
 use std::{

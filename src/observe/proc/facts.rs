@@ -70,6 +70,15 @@ pub(super) fn live_thread(dir: &PidDir) -> Option<(u32, Stat)> {
         .min_by_key(|(_, stat)| (stat.exiting(), stat.state != ProcessState::DiskSleep))
 }
 
+/// Where below its directory a process tells of itself: nowhere deeper, or in a thread that speaks for it.
+pub(super) fn below(dir: &PidDir, main_is_dead: bool) -> String {
+    below_speaker(if main_is_dead { live_thread(dir) } else { None }.as_ref())
+}
+
+fn below_speaker(speaker: Option<&(u32, Stat)>) -> String {
+    speaker.map_or_else(String::new, |(thread, _)| format!("task/{thread}/"))
+}
+
 /// The name of the program's file. One that was replaced since is marked by the kernel.
 fn program(dir: &PidDir, below: &str) -> Option<String> {
     let link = readlinkat(dir, format!("{below}exe"), Vec::new()).ok()?;
@@ -109,7 +118,7 @@ impl ProcReader {
                 .as_ref()
                 .is_some_and(|(thread, _)| status_of(dir, &format!("task/{thread}/status")).kill_pending());
         let (on_sigterm, sigterm_pending) = (on_sigterm(dir, &status), status.term_pending());
-        let below = speaker.as_ref().map_or_else(String::new, |(thread, _)| format!("task/{thread}/"));
+        let below = below_speaker(speaker.as_ref());
         let small = |name: &str, most| handle::read(dir, &format!("{below}{name}"), most).ok();
 
         let full = matches!(depth, Depth::Full(_));

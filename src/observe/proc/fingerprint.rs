@@ -3,7 +3,7 @@
 
 use super::{
     ProcReader,
-    facts::{live_thread, stat},
+    facts::{below, stat},
     handle::PidDir,
 };
 use crate::model::{Fingerprint, Process, arguments_of};
@@ -21,10 +21,8 @@ impl ProcReader {
         let dir = PidDir::open(&self.inner.root, process.id.pid).ok()??;
         let pidfd = inode_of_pidfd(process.id.pid);
         // A main thread that is gone names no program any more; the threads that live do.
-        let below =
-            if process.leader_gone { live_thread(&dir).map(|(thread, _)| format!("task/{thread}/")) } else { None };
+        let program = format!("{}exe", below(&dir, process.leader_gone));
         // Never by asking another machine, which may not answer.
-        let program = format!("{}exe", below.unwrap_or_default());
         let program = statx(&dir, program, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS).ok();
         // As long as this directory answers, the number has not passed to another.
         let stat = stat(&dir).ok()?.filter(|stat| stat.start_ticks == process.id.start_ticks)?;

@@ -84,6 +84,11 @@ pub(super) fn numbers_in(dir: impl AsFd, name: &str) -> Result<Vec<u32>, Errno> 
     Ok(found)
 }
 
+/// The inode in a link of this kind, such as `pipe:[4711]`.
+pub(super) fn inode_in(link: &str, kind: &str) -> Option<u64> {
+    link.strip_prefix(kind)?.strip_prefix(":[")?.strip_suffix(']')?.parse().ok()
+}
+
 /// The inode in a link such as `pid:[4026531836]`.
 pub(super) fn namespace_inode(dir: impl AsFd, name: &str) -> Option<u64> {
     let link = readlinkat(dir, name, Vec::new()).ok()?;

@@ -116,17 +116,14 @@ impl ProcReader {
 
 /// Of a main thread that is gone the files do not show any more; the threads that live have them.
 fn inodes(dir: &PidDir) -> Option<Inodes> {
-    let dead = facts::stat(dir).ok()??.dead();
-    let thread = if dead { facts::live_thread(dir).map(|(thread, _)| thread) } else { None };
-    let table = thread.map_or_else(|| "fd".to_owned(), |thread| format!("task/{thread}/fd"));
+    let table = format!("{}fd", facts::below(dir, facts::stat(dir).ok()??.dead()));
     let mut found = Inodes::default();
     for number in handle::numbers_in(dir, &table).ok()? {
         let name = format!("{table}/{number}");
         let Ok(link) = readlinkat(dir, &name, Vec::new()) else { continue };
         let Ok(link) = link.to_str() else { continue };
-        let inode = |kind: &str| link.strip_prefix(kind)?.strip_suffix(']')?.parse::<u64>().ok();
-        found.sockets.extend(inode("socket:["));
-        if let Some(pipe) = inode("pipe:[") {
+        found.sockets.extend(handle::inode_in(link, "socket"));
+        if let Some(pipe) = handle::inode_in(link, "pipe") {
             // The link can be read or written as its file was opened. Where that is not told it may be either.
             let mode =
                 statx(dir, &name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MODE).map_or(0o600, |link| link.stx_mode);

@@ -7,6 +7,7 @@ use super::{
     handle::{self, PidDir},
 };
 use crate::model::ProcId;
+use rustix::io::Errno;
 use std::{
     collections::BTreeMap,
     os::fd::AsFd,
@@ -84,6 +85,18 @@ pub(super) enum Answer<T> {
     Unread,
 }
 
+impl<T> Answer<Option<T>> {
+    /// Where what answered could not read either.
+    pub(super) fn flatten(self) -> Answer<T> {
+        match self {
+            Self::Read(Some(read)) => Answer::Read(read),
+            Self::Read(None) | Self::Unread => Answer::Unread,
+            Self::Gone => Answer::Gone,
+            Self::Stuck => Answer::Stuck,
+        }
+    }
+}
+
 /// Processes whose reader was left behind and still waits: asking again would leave one more behind at each look.
 #[derive(Debug, Default)]
 pub(super) struct Stuck(Mutex<Vec<(ProcId, Weak<AtomicBool>)>>);
@@ -103,37 +116,26 @@ impl Stuck {
 /// Reads the memory of each process, in their order; `mappings` too where they are wanted.
 pub(super) fn read(root: impl AsFd, ids: Vec<ProcId>, mappings: bool, stuck: &Stuck) -> Vec<Answer<Memory>> {
     let Ok(root) = root.as_fd().try_clone_to_owned() else { return vec![Answer::Unread; ids.len()] };
-    let answers = guarded(ids, stuck, move |id| {
-        let dir = match PidDir::open(&root, id.pid) {
-            Ok(dir) => dir?,
-            Err(_) => return Some(None),
-        };
-        let Ok(before) = facts::stat(&dir) else { return Some(None) };
-        let before = before.filter(|s| s.start_ticks == id.start_ticks)?;
-        let speaker = if before.dead() { facts::live_thread(&dir) } else { None };
-        let below = speaker.map_or_else(String::new, |(thread, _)| format!("task/{thread}/"));
-        let text = |name: &str, most| handle::read(&dir, &format!("{below}{name}"), most).unwrap_or_default();
-        let environment = text("environ", MOST_ENVIRONMENT);
-        let memory = Memory {
-            argv: arguments(&text("cmdline", MOST_COMMAND_LINE)),
-            marker: marker(&environment),
-            environment: if mappings { telling(&environment) } else { BTreeMap::new() },
-            shared_mappings: if mappings { shared(&text("maps", MOST_MAPS)) } else { Vec::new() },
-        };
-        let Ok(after) = facts::stat(&dir) else { return Some(None) };
-        // What was read while it ended is half true: gone is the whole truth.
-        let still = |after: &super::stat::Stat| {
-            after.start_ticks == id.start_ticks && (before.plain_zombie() || !after.plain_zombie())
-        };
-        after.filter(still).map(|_| Some(memory))
-    });
-    let told = |answer| match answer {
-        Answer::Read(Some(memory)) => Answer::Read(memory),
-        Answer::Read(None) | Answer::Unread => Answer::Unread,
-        Answer::Gone => Answer::Gone,
-        Answer::Stuck => Answer::Stuck,
+    let answers = guarded(ids, stuck, move |id| memory_of(&root, id, mappings).transpose().map(Result::ok));
+    answers.into_iter().map(Answer::flatten).collect()
+}
+
+/// The memory of a process; `None`: it ended, or its number is somebody else's by now.
+fn memory_of(root: impl AsFd, id: ProcId, mappings: bool) -> Result<Option<Memory>, Errno> {
+    let Some(dir) = PidDir::open(root, id.pid)? else { return Ok(None) };
+    let alive = || Ok(facts::stat(&dir)?.filter(|stat| stat.start_ticks == id.start_ticks));
+    let Some(before) = alive()? else { return Ok(None) };
+    let below = facts::below(&dir, before.dead());
+    let text = |name: &str, most| handle::read(&dir, &format!("{below}{name}"), most).unwrap_or_default();
+    let environment = text("environ", MOST_ENVIRONMENT);
+    let memory = Memory {
+        argv: arguments(&text("cmdline", MOST_COMMAND_LINE)),
+        marker: marker(&environment),
+        environment: if mappings { telling(&environment) } else { BTreeMap::new() },
+        shared_mappings: if mappings { shared(&text("maps", MOST_MAPS)) } else { Vec::new() },
     };
-    answers.into_iter().map(told).collect()
+    // What was read while it ended is half true: gone is the whole truth.
+    Ok(alive()?.filter(|after| before.plain_zombie() || !after.plain_zombie()).map(|_| memory))
 }
 
 /// Lets another thread `read` one after the other (`None`: gone), and where it hangs leaves it and starts a new one
@@ -145,7 +147,8 @@ where
 {
     let first = |id: &ProcId| if stuck.has(*id) { Answer::Stuck } else { Answer::Unread };
     let mut answers: Vec<Answer<T>> = ids.iter().map(first).collect();
-    let todo: Vec<(usize, ProcId)> = ids.into_iter().enumerate().filter(|(_, id)| !stuck.has(*id)).collect();
+    let todo = ids.into_iter().enumerate().zip(&answers).filter(|(_, answer)| matches!(answer, Answer::Unread));
+    let todo: Vec<(usize, ProcId)> = todo.map(|(one, _)| one).collect();
     let (todo, read) = (Arc::new(todo), Arc::new(read));
     let (mut done, mut patience) = (0, ALL);
     while done < todo.len() {

@@ -33,7 +33,7 @@ pub use sessions::SessionFile;
 pub use shared::Usage;
 pub use systemd::service_of;
 
-use crate::model::{BootId, Gap, Observer, Process, Uninspected};
+use crate::model::{BootId, Gap, Observer, ProcId, Process, Uninspected};
 use anyhow::{Context, bail};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statx};
 use std::{
@@ -174,6 +174,14 @@ impl ProcReader {
     /// As [`Self::examine`].
     pub fn identify(&self, pid: u32) -> anyhow::Result<Option<Process>> {
         self.one_process(pid, false)
+    }
+
+    /// The same, if its number is still this process's.
+    ///
+    /// # Errors
+    /// As [`Self::examine`].
+    pub fn find(&self, id: ProcId) -> anyhow::Result<Option<Process>> {
+        Ok(self.identify(id.pid)?.filter(|process| process.id == id))
     }
 
     /// All living descendants of `root`, zombies left out, as [`Self::identify`] gives them.

@@ -54,7 +54,7 @@ impl ProcReader {
     }
 
     fn chain_above(&self, id: ProcId) -> Option<Vec<ProcId>> {
-        let us = self.identify(id.pid).ok()?.filter(|us| us.id == id)?;
+        let us = self.find(id).ok()??;
         Some(us.ancestors.iter().map(|ancestor| ancestor.id).collect())
     }
 

@@ -7,7 +7,7 @@ use super::{
     handle::{PidDir, denied, numbers_in},
     nodes::Nodes,
 };
-use crate::model::{Gap, ProcId, Process, ProcessState, Uninspected};
+use crate::model::{Gap, ProcId, Process, Uninspected};
 use rustix::io::Errno;
 use std::{
     collections::HashSet,
@@ -109,7 +109,7 @@ impl ProcReader {
         };
         if full && let Some(process) = self.facts(&dir, Depth::Full(files))? {
             // A plain zombie holds nothing and is not alive.
-            if process.state != ProcessState::Zombie || process.leader_gone {
+            if !process.is_zombie() {
                 found.processes.push(process);
             }
         }

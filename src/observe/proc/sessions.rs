@@ -43,8 +43,7 @@ impl ProcReader {
         if stat.of_kernel() || stat.plain_zombie() {
             return Ok(None);
         }
-        let speaker = if stat.dead() { facts::live_thread(&dir) } else { None };
-        let below = speaker.map_or_else(String::new, |(thread, _)| format!("task/{thread}/"));
+        let below = facts::below(&dir, stat.dead());
         let main = format!("{below}fd");
         let files = dir.open_files(&main);
         let others = handle::numbers_in(&dir, "task").unwrap_or_default().into_iter();
@@ -79,7 +78,7 @@ fn look_through(dir: &PidDir, table: &str, sockets: &mut BTreeSet<u64>) -> Resul
         let name = format!("{table}/{number}");
         let Ok(link) = readlinkat(dir, &name, Vec::new()) else { continue };
         let link = link.to_string_lossy();
-        if let Some(inode) = link.strip_prefix("socket:[").and_then(|rest| rest.strip_suffix(']')?.parse().ok()) {
+        if let Some(inode) = handle::inode_in(&link, "socket") {
             sockets.insert(inode);
             continue;
         }

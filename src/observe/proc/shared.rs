@@ -43,10 +43,10 @@ impl ProcReader {
         let Ok(root) = self.inner.root.as_fd().try_clone_to_owned() else { return Usage { complete: false, ..usage } };
         let answers = memory::guarded(to_map, &self.inner.stuck, move |id| Some(maps_of(&root, id)));
         for answer in answers {
-            match answer {
-                memory::Answer::Read(Some(maps)) => usage.used.extend(mapped(&maps).filter(|f| files.contains(f))),
+            match answer.flatten() {
+                memory::Answer::Read(maps) => usage.used.extend(mapped(&maps).filter(|f| files.contains(f))),
                 memory::Answer::Gone => {}
-                memory::Answer::Read(None) | memory::Answer::Stuck | memory::Answer::Unread => usage.complete = false,
+                memory::Answer::Stuck | memory::Answer::Unread => usage.complete = false,
             }
         }
         usage

@@ -6,7 +6,7 @@ use super::{
     handle::PidDir,
     stat::Stat,
 };
-use crate::model::{Ancestor, ProcId, Process, ProcessState};
+use crate::model::{Ancestor, ProcId, Process};
 use std::collections::{HashMap, HashSet};
 
 /// A longer chain is no chain.
@@ -84,7 +84,7 @@ impl ProcReader {
         let processes = pids
             .into_iter()
             .filter_map(|pid| self.facts(&PidDir::open(&self.inner.root, pid).ok()??, Depth::Identity).ok()?)
-            .filter(|process| process.state != ProcessState::Zombie || process.leader_gone)
+            .filter(|process| !process.is_zombie())
             .collect();
         self.complete(processes, false).0
     }
