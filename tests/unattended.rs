@@ -63,6 +63,45 @@ fn what_leave_was_given_for_is_ended_and_its_record_goes_with_it() {
 }
 
 #[test]
+fn whoever_is_named_a_thousand_times_is_one() {
+    let Some(records) = Records::new() else { return };
+    let rig = Rig::new();
+    let left = left_by_a_check(&rig, &records, "--leave");
+    let repeat = |leave: bool| {
+        records.change(&records.only().0, |record| {
+            let member = record["members"][0].clone();
+            record["members"] = vec![member; 1000].into();
+            record["leave"] = leave.into();
+        });
+    };
+    let named = |list: &Value| list.as_array().unwrap().iter().filter(|one| one["pid"] == left).count();
+    repeat(false);
+    assert_eq!(named(&timer(&rig, &records)["left_alone"]), 1);
+    repeat(true);
+    let report = timer(&rig, &records);
+    assert_eq!((named(&report["steps"]), ended(&report)), (1, vec![left]), "{report:#}");
+}
+
+#[test]
+fn one_user_with_too_many_records_is_alone_with_that() {
+    let Some(records) = Records::new() else { return };
+    let rig = Rig::new();
+    let left = left_by_a_check(&rig, &records, "--leave");
+    let (_, mut record) = records.only();
+    record["boot_id"] = "of another boot".into();
+    for n in 0..600 {
+        let path = records.path().join(format!("{n}.run"));
+        std::fs::write(&path, record.to_string()).unwrap();
+        std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
+    }
+    assert_eq!(ended(&timer(&rig, &records)), [left]);
+    // So many of his were read, and are removed because they are of nobody who lives.
+    assert_eq!(records.files().len(), 600 - 512);
+    timer(&rig, &records);
+    assert_eq!(records.files().len(), 0);
+}
+
+#[test]
 fn without_leave_what_is_left_is_named_and_left_alone() {
     let Some(records) = Records::new() else { return };
     let rig = Rig::new();

@@ -55,6 +55,8 @@ pub struct Plan {
     pub devices: Vec<ReclaimDevice>,
     /// All whose end was asked for, with or without a step of their own.
     pub members: BTreeSet<ProcId>,
+    /// Somebody may be meant who could not be read.
+    pub unsure: bool,
     /// When carrying it out began, in clock ticks since boot.
     pub began: Option<u64>,
 }
@@ -104,7 +106,7 @@ pub fn plan(targets: &Targets, world: &World<'_>, allowed: Allowed) -> anyhow::R
     let members: BTreeSet<ProcId> = found.claims.iter().map(|c| c.process.id).chain(found.belong).collect();
     let guard = world.guard.among(members.clone(), terms.heirs);
     let world = &World { guard: &guard, ..*world };
-    let mut plan = Plan { left_alone: found.left_alone, members, ..Plan::default() };
+    let mut plan = Plan { left_alone: found.left_alone, unsure: found.unsure, members, ..Plan::default() };
     let (us, found): (Vec<Claim>, Vec<Claim>) =
         found.claims.into_iter().partition(|c| world.guard.never_us(c.process.id).is_err());
     for Claim { process, .. } in us {

@@ -19,7 +19,7 @@ use std::{
 /// What to do where a report cannot be believed.
 const LOOK_YOURSELF: &str = "look for yourself who holds memory, and name it: gpuresid; gpuresid reclaim --pid PID";
 /// Larger ones are not ours.
-const LARGEST: u64 = 64 << 20;
+const LARGEST: u64 = 32 << 20;
 
 /// What is read of a report.
 #[derive(Debug, Clone, Deserialize)]

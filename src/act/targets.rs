@@ -86,11 +86,22 @@ pub(super) struct Found {
     pub(super) left_alone: Vec<LeftAlone>,
     /// Whose end is meant too, but who holds nothing: nobody is spared for their sake.
     pub(super) belong: BTreeSet<ProcId>,
+    /// Somebody may be meant who could not be read.
+    pub(super) unsure: bool,
 }
 
 impl Found {
     pub(super) fn leave(&mut self, process: &Process, why: impl Into<String>) {
         self.left_alone.push(leave(process, why));
+    }
+
+    /// Nothing says that this process is meant, which is no answer where it could not be read. What we may not read is
+    /// others', whom we may not end either.
+    fn not_said_of(&mut self, process: &Process, asker: u32) {
+        if process.memory_unread && (asker == 0 || process.uid == Some(asker)) {
+            self.leave(process, "its environment could not be read, so it cannot be told whether it is meant");
+            self.unsure = true;
+        }
     }
 }
 
@@ -245,7 +256,10 @@ fn orphans(world: &World<'_>, older_than: Option<Duration>) -> anyhow::Result<Fo
                 found.leave(&process, why);
                 continue;
             }
-            Err(None) => continue,
+            Err(None) => {
+                found.not_said_of(&process, world.snapshot.observer.uid);
+                continue;
+            }
         };
         if let Some(least) = older_than
             && process.age_seconds.is_none_or(|age| Duration::from_secs(age) < least)
@@ -305,9 +319,36 @@ pub(super) fn members(world: &World<'_>, why: impl Fn(&Process) -> Membership) -
                     found.leave(&process, why);
                     break;
                 }
-                Membership::Not(None) => break,
+                Membership::Not(None) => {
+                    found.not_said_of(&process, world.snapshot.observer.uid);
+                    break;
+                }
             }
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::getuid;
+
+    #[test]
+    fn that_nothing_could_be_read_is_not_that_nobody_is_meant() {
+        let reader = ProcReader::new(Default::default()).unwrap();
+        let mut one = reader.examine(std::process::id()).unwrap().unwrap();
+        let me = getuid().as_raw();
+        let unsure = |one: &Process, asker| {
+            let mut found = Found::default();
+            found.not_said_of(one, asker);
+            assert_eq!(found.unsure, !found.left_alone.is_empty());
+            found.unsure
+        };
+        assert!(!unsure(&one, me), "it was read, and says nothing");
+        one.memory_unread = true;
+        assert!(unsure(&one, me) && unsure(&one, 0));
+        one.uid = Some(me + 1);
+        assert!(!unsure(&one, me + 2), "another's may not be read, and not be ended");
+    }
 }

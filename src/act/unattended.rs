@@ -9,10 +9,15 @@ use super::{
 };
 use crate::{
     error::hinted,
-    model::{Process, RunMember},
+    model::{Fingerprint, ProcId, Process, RunMember},
     text,
 };
-use std::{fs, path::Path, time::Duration};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    fs,
+    path::Path,
+    time::Duration,
+};
 
 /// What the timer goes by.
 #[derive(Debug)]
@@ -55,14 +60,21 @@ impl Unattended {
     pub(super) fn members(&self, world: &World<'_>) -> anyhow::Result<Found> {
         let mut found = Found::default();
         let observer = &world.snapshot.observer;
+        // Each is looked at once, however often the records name it: whoever can write one could else keep us busy.
+        let mut looked_at: BTreeMap<ProcId, Option<(Process, Option<Fingerprint>)>> = BTreeMap::new();
         let of_here = |record: &&Recorded| record.is_of_here(&world.snapshot.boot_id, observer.pid_namespace);
         for recorded in self.records.iter().filter(of_here).filter(|recorded| recorded.is_over(world.reader)) {
             for member in &recorded.record.members {
-                let process = world.find(member.id)?.filter(|process| !process.is_zombie());
-                let Some(process) = process else { continue };
-                match believed(recorded, member, &process, world) {
-                    Ok(why) => found.claims.push(Claim { process, why: vec![why] }),
-                    Err(why) if process.can_hold_memory() != Some(false) => found.leave(&process, why),
+                let looked = match looked_at.entry(member.id) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(new) => new.insert(look(world, member.id)?),
+                };
+                let Some((process, now)) = looked else { continue };
+                match believed(recorded, member, process, now.as_ref()) {
+                    Ok(_) if found.claims.iter().any(|claim| claim.process.id == member.id) => {}
+                    Ok(why) => found.claims.push(Claim { process: process.clone(), why: vec![why] }),
+                    Err(_) if found.left_alone.iter().any(|left| left.pid == member.id.pid) => {}
+                    Err(why) if process.can_hold_memory() != Some(false) => found.leave(process, why),
                     Err(_) => {}
                 }
             }
@@ -94,8 +106,22 @@ impl Unattended {
     }
 }
 
+/// The process, if it lives, and what it is now.
+fn look(world: &World<'_>, id: ProcId) -> anyhow::Result<Option<(Process, Option<Fingerprint>)>> {
+    let process = world.find(id)?.filter(|process| !process.is_zombie());
+    Ok(process.map(|process| {
+        let now = world.reader.fingerprint(&process);
+        (process, now)
+    }))
+}
+
 /// Why this process may be ended by that record; else why it may not.
-fn believed(recorded: &Recorded, member: &RunMember, process: &Process, world: &World<'_>) -> Result<String, String> {
+fn believed(
+    recorded: &Recorded,
+    member: &RunMember,
+    process: &Process,
+    now: Option<&Fingerprint>,
+) -> Result<String, String> {
     let left = "it is left of a checked run that is over";
     if !recorded.record.leave {
         return Err(format!("{left}, but no leave was given to end that (check --leave)"));
@@ -103,8 +129,8 @@ fn believed(recorded: &Recorded, member: &RunMember, process: &Process, world: &
     if process.uid != Some(recorded.owner) || member.fingerprint.uid != Some(recorded.owner) {
         return Err("the record that names it as left of a checked run is another user's".into());
     }
-    let change = match world.reader.fingerprint(process) {
-        Some(now) => member.fingerprint.change(&now),
+    let change = match now {
+        Some(now) => member.fingerprint.change(now),
         None => Some("it cannot be looked at"),
     };
     match change {

@@ -196,7 +196,8 @@ fn act(
             report.gaps.push(Gap::new("NVML", "what came back could not be read on every GPU"));
         }
     }
-    if plan.steps.is_empty() && plan.left_alone.is_empty() && targets.is_missed(&before.observer) {
+    let missed = plan.steps.is_empty() && plan.left_alone.is_empty() && targets.is_missed(&before.observer);
+    if report.exit_code == exit::CLEAN && (missed || plan.unsure) {
         report.exit_code = exit::INCONCLUSIVE;
     }
     report.steps = plan.steps.into_iter().map(|s| s.shown).collect();

@@ -49,9 +49,12 @@ pub(super) fn gpu_use(run: &Run<'_>, scene: &Scene<'_>, judged: &[Judged]) -> Gp
         let rose = before.zip(j.report.peak_bytes).map(|(before, peak)| peak.saturating_sub(before));
         let listed = scene.snapshot.device(&j.report.uuid).is_some_and(|d| d.look.entries.is_some());
         let quiet = rose.is_some_and(|rose: Bytes| rose <= NOTICEABLE);
+        // Whoever was listed in one look and gone before it could be named may have been the command's.
+        let named: Bytes = trace.map(|t| t.process_peaks.iter().map(|(_, peak)| *peak).sum()).unwrap_or_default();
+        let explained = rose.is_none_or(|rose: Bytes| rose <= NOTICEABLE + named);
         // A parent of MIG instances is judged by them.
         scene.snapshot.device(&j.report.uuid).is_some_and(|d| d.identity.mig_parent)
-            || (often && listed && (sees_all || quiet))
+            || (often && listed && explained && (sees_all || quiet))
     });
     if !watched || newcomer || judged.is_empty() {
         return GpuUse::Unknown;

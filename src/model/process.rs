@@ -174,6 +174,9 @@ pub struct Process {
     /// readable marker of a checked run, and where that cannot be told.
     #[serde(default)]
     pub marker_alive: Option<bool>,
+    /// Its command line, environment and mappings could not be read: what they would say is unknown, and not absent.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub memory_unread: bool,
     /// The path of its cgroup (v2 line, else the first v1 line that says more than `/`).
     pub cgroup: Option<String>,
     /// Mappings that prove sharing of GPU memory between processes: `/dev/shm/cuda.shm…`, `/dev/shm/torch_…`.

@@ -7,8 +7,8 @@ use crate::{
 };
 use std::{fs::File, io::Read, path::Path};
 
-/// Largest file that is read: a snapshot of a large machine is some 100 kB.
-const LARGEST: u64 = 256 << 20;
+/// Largest file that is read: a snapshot of a large machine is some 100 kB, and a file takes ten times its size to read.
+const LARGEST: u64 = 32 << 20;
 
 const TAKE_ONE: &str = "take one with: gpuresid snapshot -o before.json";
 

@@ -53,6 +53,7 @@ pub(in crate::judge) fn process(id: ProcId, ancestors: Vec<Ancestor>, files: Opt
         wait_channel: None,
         marker: None,
         marker_alive: None,
+        memory_unread: false,
         cgroup: None,
         shared_mappings: Vec::new(),
         blocked: None,

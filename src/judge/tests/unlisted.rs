@@ -1,4 +1,4 @@
-//! Memory on no list: who may keep it, in which order, and nobody else.
+//! Memory on no list, or of nobody who could be named: who may keep it, in which order, and nobody else.
 
 use super::{
     build::{COMMAND, ROOT, ancestor, files, id, process, snapshot},
@@ -39,4 +39,19 @@ fn the_runs_own_is_named_before_others_however_many_they_are() {
     let report = run(before, &[(listed(&[(40, 600)]), vec![adopted(70, 0, 1, 0)])], after);
     let possible = &unlisted_finding(&report).possible;
     assert!(possible[0].contains("PID 70, 20, 21, 22, 23 and 4 more have only"), "{possible:#?}");
+}
+
+#[test]
+fn of_whom_nobody_could_name_it_is_not_said_that_it_was_not_the_command() {
+    // Listed in one look, and gone before anybody could ask who it was.
+    let uses_gpu = |now: &[(u32, u64)]| {
+        let neighbour = || vec![cuda(40, shell())];
+        let (quiet, looks) = (listed(&[(40, 600)]), [listed(&[(40, 600)]), listed(&[(40, 600)]), listed(now)]);
+        let looks: Vec<_> = looks.into_iter().map(|look| (look, neighbour())).collect();
+        run(snapshot(quiet.clone(), neighbour()), &looks, snapshot(quiet, neighbour())).command.unwrap().used_gpu
+    };
+    assert_eq!(uses_gpu(&[(40, 600), (901, 1542)]), None);
+    // What a neighbour took says nothing of the command.
+    assert_eq!(uses_gpu(&[(40, 2142)]), Some(false));
+    assert_eq!(uses_gpu(&[(40, 600)]), Some(false));
 }

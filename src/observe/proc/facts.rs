@@ -153,6 +153,7 @@ impl ProcReader {
                 .filter(|function| !function.is_empty() && function != "0"),
             marker: None,
             marker_alive: None,
+            memory_unread: false,
             cgroup: small("cgroup", 64 << 10).and_then(|text| cgroup::telling_path(&text)),
             shared_mappings: Vec::new(),
             blocked: None,
@@ -174,6 +175,7 @@ impl ProcReader {
         let answers = memory::read(&self.inner.root, ids, mappings, &self.inner.stuck);
         let (mut complete, mut gaps, mut known) = (Vec::new(), Vec::new(), Known::new());
         for (mut process, answer) in processes.into_iter().zip(answers) {
+            process.memory_unread = matches!(answer, Answer::Unread | Answer::Stuck);
             match answer {
                 Answer::Gone => continue,
                 Answer::Read(memory) => {
