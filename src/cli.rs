@@ -6,6 +6,7 @@ mod help;
 pub mod usage;
 mod values;
 
+pub(crate) use help::tool;
 pub(crate) use values::name_of as cause_name;
 
 pub use acting::{Except, GenArgs, ReclaimArgs, WaitArgs};
@@ -49,7 +50,8 @@ fn with_exit_codes(before: &str, command: Option<&str>) -> String {
     name = "gpuresid",
     version,
     max_term_width = 100,
-    after_help = with_exit_codes(EXAMPLES, None),
+    disable_help_subcommand = true,
+    after_help = with_exit_codes(&format!("{EXAMPLES}\n\n{}", help::topics()), None),
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -194,6 +196,17 @@ pub enum Command {
     /// Print a ready file for another system
     #[command(after_help = with_exit_codes(&help::recipes(), Some("gen")))]
     Gen(GenArgs),
+    /// Print this, the help of a command, or a topic of the guide
+    #[command(after_help = with_exit_codes(&help::topics(), Some("help")))]
+    Help(HelpArgs),
+}
+
+/// `help`.
+#[derive(Debug, Clone, Args)]
+pub struct HelpArgs {
+    /// A command, or a topic from the list below
+    #[arg(value_name = "COMMAND|TOPIC")]
+    pub topic: Option<String>,
 }
 
 /// What `status --fail-on` looks for.

@@ -40,7 +40,7 @@ const ORDER: &str = "If several apply: 124, then the failing command, then 121, 
 type Row = (&'static str, Option<&'static str>);
 
 /// The codes that a command can end with, and what each means there. What is missing in a row is said in general.
-const OF_COMMANDS: [(&str, &[Row]); 9] = [
+const OF_COMMANDS: [(&str, &[Row]); 10] = [
     (
         "status",
         &[
@@ -107,6 +107,7 @@ const OF_COMMANDS: [(&str, &[Row]); 9] = [
             ("125", Some("gpuresid could not look")),
         ],
     ),
+    ("help", &[("0", Some("printed")), ("125", Some("there is no such command or topic"))]),
     ("gen", &[("0", Some("printed, or written")), ("125", Some("gpuresid could not write it, or refused to"))]),
 ];
 

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use std::process::Command;
 
 #[test]
-fn the_advice_does_what_the_readme_says_it_does() {
+fn the_advice_does_what_the_guide_says_it_does() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/article.py");
     let output = Command::new("python3").arg(script).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

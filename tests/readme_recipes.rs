@@ -1,17 +1,17 @@
-//! Recipes of the README that are programs of their own, run as they stand there: they blame and end whom they should, and
+//! Recipes of README and guide that are programs of their own, run as they stand there: they blame and end whom they should, and
 //! nobody beside.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test says what broke by breaking")]
 
 mod support;
 
+use gpuresid::guide::CHAPTERS;
 use std::{collections::BTreeSet, ffi::OsString, fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command};
 use support::{Fault, Finished, Rig, alive, skipped, wait_until};
 
-const README: &str = include_str!("../README.md");
-
-/// The block of the README that has this line.
+/// The block of the README or the guide that has this line.
 fn block(line: &str) -> &'static str {
-    let blocks = README.split("```").skip(1).step_by(2);
+    let texts = CHAPTERS.iter().map(|chapter| chapter.text).chain([include_str!("../README.md")]);
+    let blocks = texts.flat_map(|text| text.split("```").skip(1).step_by(2));
     let found: Vec<&str> = blocks.filter(|block| block.lines().any(|known| known.starts_with(line))).collect();
     let [only] = found[..] else { panic!("{} blocks have the line {line}", found.len()) };
     only.split_once('\n').unwrap().1

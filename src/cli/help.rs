@@ -1,24 +1,22 @@
-//! Help as people ask for it: `help check`, `check --help`, `--help check`; and of each command only the options that do
-//! something there. Apart from the declarations, because options of all commands are declared once.
+//! Help as people ask for it: `help check`, `check --help`, `--help check`; of each command only the options that do
+//! something there, and where to read on. Apart from the declarations, because options of all commands are declared once.
 
 use super::Cli;
-use crate::{demo::Case, r#gen::RECIPES};
+use crate::{demo::Case, r#gen::RECIPES, guide::CHAPTERS};
 use clap::{Command, CommandFactory, ValueEnum};
 use std::ffi::OsString;
 
 /// Commands that look at nothing on this machine, and the options of all commands that they use.
-const LOOK_AT_NOTHING: [(&str, &[&str]); 2] = [("demo", &["color"]), ("gen", &["gpu"])];
+const LOOK_AT_NOTHING: [(&str, &[&str]); 3] = [("demo", &["color"]), ("gen", &["gpu"]), ("help", &["color"])];
 
 /// What can be typed, with the help that fits each command.
-pub(super) fn tool() -> Command {
+pub(crate) fn tool() -> Command {
     let mut tool = <Cli as CommandFactory>::command();
     let common: Vec<_> = tool.get_arguments().filter(|a| a.is_global_set()).map(|a| a.get_id().clone()).collect();
     // Only then each command has the options of all commands.
     tool.build();
     tool.mut_subcommands(|command| {
-        if command.get_name() == "help" {
-            return command.about("Print this, or the help of a command");
-        }
+        let command = with_chapters(command);
         let Some((_, used)) = LOOK_AT_NOTHING.iter().find(|(name, _)| *name == command.get_name()) else {
             return command;
         };
@@ -27,6 +25,19 @@ pub(super) fn tool() -> Command {
             arg.hide(idle)
         })
     })
+}
+
+/// The command, its help followed by the chapters about it.
+fn with_chapters(command: Command) -> Command {
+    let about = CHAPTERS.iter().filter(|chapter| chapter.commands.contains(&command.get_name()));
+    let topics: Vec<_> = about.map(|chapter| chapter.name).collect();
+    match (topics.is_empty(), command.get_after_help()) {
+        (false, Some(below)) => {
+            let below = format!("{below}\n\nRead more (gpuresid help TOPIC): {}", topics.join(", "));
+            command.after_help(below)
+        }
+        _ => command,
+    }
 }
 
 /// `gpuresid --help check` asks for the help of `check`.
@@ -38,6 +49,13 @@ pub(super) fn before_command(mut line: Vec<OsString>, tool: &Command) -> Vec<OsS
         line.truncate(command + 1);
     }
     line
+}
+
+/// What there is to read, one line a chapter.
+pub(super) fn topics() -> String {
+    let longest = CHAPTERS.iter().map(|chapter| chapter.name.len()).max().unwrap_or_default();
+    let lines = CHAPTERS.iter().map(|chapter| format!("  {:longest$}  {}", chapter.name, chapter.about));
+    std::iter::once("Topics (gpuresid help TOPIC):".to_owned()).chain(lines).collect::<Vec<_>>().join("\n")
 }
 
 /// What `demo` can play. Below the options and not beside CASE, because clap then spreads all of the help.

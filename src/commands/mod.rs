@@ -5,6 +5,7 @@ pub mod demo;
 mod diff;
 mod doctor;
 mod r#gen;
+mod help;
 mod marker;
 mod reclaim;
 mod snapshot;
@@ -62,6 +63,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Ending> {
         Command::Reclaim(args) => reclaim::run(&global, &args),
         Command::Wait(args) => wait::run(&global, &args),
         Command::Gen(args) => r#gen::run(&global, &args),
+        Command::Help(args) => help::run(&args),
     }
 }
 

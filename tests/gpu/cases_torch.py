@@ -228,7 +228,7 @@ def torchrun(t):
 
 @case("26p", "PyTorch: what is often said of its memory", group="torch")
 def claims(t):
-    """The rows of the README that need PyTorch and a GPU."""
+    """The claims of the guide (memory, folklore) that need PyTorch and a GPU."""
     need_torch()
     out = t.facts + ".claims"
     check = t.check([*TORCH, program("torch_claims.py"), out])
