@@ -60,7 +60,7 @@ pub fn about(word: &str) -> impl Iterator<Item = &'static Chapter> {
 }
 
 impl Chapter {
-    /// Its text on a terminal: the file as it is, with headings that the eye finds.
+    /// Its text on a terminal: the file as it is, with headings that the eye finds and without pictures.
     pub fn page(&self, style: Style) -> String {
         let mut code = false;
         let line = |line: &str| {
@@ -72,7 +72,12 @@ impl Chapter {
                 _ => line.to_owned(),
             }
         };
-        self.text.lines().map(line).flat_map(|line| [line, "\n".to_owned()]).collect()
+        self.text
+            .lines()
+            .filter(|line| !line.starts_with("!["))
+            .map(line)
+            .flat_map(|line| [line, "\n".to_owned()])
+            .collect()
     }
 }
 
@@ -85,6 +90,8 @@ mod tests {
     #[test]
     fn a_chapter_is_printed_as_it_is() {
         assert_eq!(SMALL.page(Style::default()), SMALL.text);
+        let pictured = Chapter { text: "# A\n\n![a picture](a.svg)\n\ntext\n", ..SMALL };
+        assert_eq!(pictured.page(Style::default()), "# A\n\ntext\n", "a terminal shows no pictures");
     }
 
     #[test]
