@@ -72,12 +72,8 @@ impl Chapter {
                 _ => line.to_owned(),
             }
         };
-        self.text
-            .lines()
-            .filter(|line| !line.starts_with("!["))
-            .map(line)
-            .flat_map(|line| [line, "\n".to_owned()])
-            .collect()
+        let parts: Vec<_> = self.text.split("\n\n").filter(|part| !part.starts_with("![")).collect();
+        parts.join("\n\n").lines().map(line).flat_map(|line| [line, "\n".to_owned()]).collect()
     }
 }
 
