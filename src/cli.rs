@@ -6,7 +6,7 @@ mod help;
 pub mod usage;
 mod values;
 
-pub(crate) use help::tool;
+pub(crate) use help::{overview, tool};
 pub(crate) use values::name_of as cause_name;
 
 pub use acting::{Except, GenArgs, ReclaimArgs, WaitArgs};
@@ -51,7 +51,7 @@ fn with_exit_codes(before: &str, command: Option<&str>) -> String {
     version,
     max_term_width = 100,
     disable_help_subcommand = true,
-    after_help = with_exit_codes(&format!("{EXAMPLES}\n\n{}", help::topics()), None),
+    after_help = with_exit_codes(&format!("{EXAMPLES}\n\n{}", help::topic_names()), None),
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -196,7 +196,7 @@ pub enum Command {
     /// Print a ready file for another system
     #[command(after_help = with_exit_codes(&help::recipes(), Some("gen")))]
     Gen(GenArgs),
-    /// Print this, the help of a command, or a topic of the guide
+    /// Print all commands and topics, the help of a command, or a topic of the guide
     #[command(after_help = with_exit_codes(&help::topics(), Some("help")))]
     Help(HelpArgs),
 }

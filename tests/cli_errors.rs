@@ -335,7 +335,7 @@ fn no_driver_no_library_no_proc() {
 fn help_and_version_are_no_errors() {
     let rig = Rig::new();
     for (command, ways) in [
-        (None, &["--help", "help"][..]),
+        (None, &["--help", "-h"][..]),
         (Some("check"), &["check --help", "help check", "--help check", "-h check"]),
         (Some("diff"), &["diff --help", "help diff"]),
     ] {

@@ -114,6 +114,8 @@ fn options_exist() {
 fn the_readme_is_read_in_minutes() {
     assert!(README.lines().count() <= 200, "{} lines", README.lines().count());
     assert!(README.len() <= 13_000, "{} bytes", README.len());
+    let long = README.lines().find(|line| !line.starts_with('|') && text::width(line) > 120);
+    assert_eq!(long, None);
 }
 
 #[test]
@@ -170,7 +172,7 @@ fn the_readme_leads_to_every_chapter() {
 fn every_topic_is_listed_and_printed() {
     let rig = Rig::new();
     let list = rig.run("help").expect_code(0).stdout.clone();
-    assert_eq!(list, rig.run("--help").stdout);
+    assert!(list.lines().count() <= 40 && list.contains("\n  check     Run a command"), "one screen: {list}");
     for chapter in &CHAPTERS {
         assert!(list.contains(&format!("\n  {:10}  {}\n", chapter.name, chapter.about)), "{list}");
         let printed = rig.run(&format!("help {}", chapter.name)).expect_code(0).stdout.clone();

@@ -2,7 +2,7 @@
 //! something there, and where to read on. Apart from the declarations, because options of all commands are declared once.
 
 use super::Cli;
-use crate::{demo::Case, r#gen::RECIPES, guide::CHAPTERS};
+use crate::{demo::Case, r#gen::RECIPES, guide::CHAPTERS, text};
 use clap::{Command, CommandFactory, ValueEnum};
 use std::ffi::OsString;
 
@@ -51,11 +51,25 @@ pub(super) fn before_command(mut line: Vec<OsString>, tool: &Command) -> Vec<OsS
     line
 }
 
+/// What `help` prints by itself: one screen with all commands and all chapters.
+pub(crate) fn overview() -> Command {
+    let below = format!("{}\n\nOptions and exit codes: gpuresid --help, gpuresid help COMMAND", topics());
+    tool()
+        .help_template("{about-with-newline}\n{usage-heading} {usage}\n\nCommands:\n{subcommands}{after-help}")
+        .after_help(below)
+}
+
 /// What there is to read, one line a chapter.
 pub(super) fn topics() -> String {
     let longest = CHAPTERS.iter().map(|chapter| chapter.name.len()).max().unwrap_or_default();
     let lines = CHAPTERS.iter().map(|chapter| format!("  {:longest$}  {}", chapter.name, chapter.about));
     std::iter::once("Topics (gpuresid help TOPIC):".to_owned()).chain(lines).collect::<Vec<_>>().join("\n")
+}
+
+/// The same in a line or two.
+pub(super) fn topic_names() -> String {
+    let names = CHAPTERS.map(|chapter| chapter.name).join(", ");
+    text::wrap(&format!("Topics (gpuresid help TOPIC): {names}"), Some(79)).join("\n  ")
 }
 
 /// What `demo` can play. Below the options and not beside CASE, because clap then spreads all of the help.

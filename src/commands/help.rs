@@ -1,4 +1,4 @@
-//! `help`: of the tool, of one of its commands, or a chapter of the guide.
+//! `help`: what there is, the help of a command, or a chapter of the guide.
 
 use super::stdout;
 use crate::{
@@ -21,7 +21,7 @@ pub(super) fn run(args: &HelpArgs) -> anyhow::Result<Ending> {
     };
     let tool = cli::tool();
     let text = match args.topic.as_deref() {
-        None => styled(tool),
+        None => styled(cli::overview()),
         Some(name) => match (guide::chapter(name), tool.find_subcommand(name)) {
             (Some(chapter), _) => chapter.page(style),
             (None, Some(command)) => styled(command.clone()),
