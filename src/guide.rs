@@ -53,10 +53,15 @@ pub fn chapter(name: &str) -> Option<&'static Chapter> {
     CHAPTERS.iter().find(|chapter| chapter.name == name)
 }
 
-/// Chapters that have this word, for who asks about something that is no topic.
-pub fn about(word: &str) -> impl Iterator<Item = &'static Chapter> {
-    let word = word.to_lowercase();
-    CHAPTERS.iter().filter(move |chapter| word.len() > 2 && chapter.text.to_lowercase().contains(&word))
+/// Chapters for who asks about something that is no topic: those that explain the word, which stands in bold there; else
+/// those that have it.
+pub fn about(word: &str) -> Vec<&'static Chapter> {
+    let word = word.to_lowercase().replace(['_', '-'], " ");
+    let with = |text: &str| -> Vec<&'static Chapter> {
+        CHAPTERS.iter().filter(|chapter| word.len() > 2 && chapter.text.to_lowercase().contains(text)).collect()
+    };
+    let explain = with(&format!("**{word}**"));
+    if explain.is_empty() { with(&word) } else { explain }
 }
 
 impl Chapter {

@@ -211,8 +211,31 @@ fn an_unknown_topic_is_an_error_that_says_what_there_is() {
         )
     );
     // A word of the tool is looked up.
-    let end = rig.run("help half_dead");
-    assert!(end.stderr.contains("\nhint: the word is in: "), "{}", end.stderr);
+    for (word, chapters) in [("half_dead", "words"), ("Orphan", "words"), ("residue", "words"), ("crontab", "freeing")]
+    {
+        let end = rig.run(&format!("help {word}"));
+        assert!(end.stderr.contains(&format!("\nhint: the word is in: gpuresid help {chapters}\n")), "{}", end.stderr);
+    }
+}
+
+#[test]
+fn every_cause_is_explained_by_the_name_that_is_shown() {
+    let said = Rig::new().run("--fail-on nonsense").stderr;
+    let (_, causes) = said.split_once("the causes are ").unwrap();
+    let causes: Vec<&str> = causes.lines().next().unwrap().split(", ").collect();
+    assert!(causes.len() > 15, "{causes:?}");
+    for cause in causes {
+        // `draining (on its way out)`, or a name that is shown as it is.
+        let (name, shown) = cause.split_once(" (").map_or((cause, None), |(name, shown)| (name, Some(shown)));
+        let text = chapter("words").unwrap().text.to_lowercase();
+        match shown {
+            Some(shown) => {
+                let explained = format!("**{}** (`{name}`", shown.trim_end_matches(')'));
+                assert!(text.contains(&explained), "{explained}");
+            }
+            None => assert!(text.contains(&format!("**{}**:", name.replace('_', " "))), "{name}"),
+        }
+    }
 }
 
 // ---- What is shown --------------------------------------------------------------------------------------------------

@@ -35,7 +35,8 @@ pub(super) fn run(args: &HelpArgs) -> anyhow::Result<Ending> {
 /// What there is instead.
 fn unknown(name: &str, tool: &clap::Command) -> anyhow::Error {
     let mut hints = Vec::new();
-    let speak_of_it: Vec<_> = guide::about(name).map(|chapter| format!("gpuresid help {}", chapter.name)).collect();
+    let speak_of_it: Vec<_> =
+        guide::about(name).iter().map(|chapter| format!("gpuresid help {}", chapter.name)).collect();
     if !speak_of_it.is_empty() {
         hints.push(format!("the word is in: {}", speak_of_it.join(", ")));
     }
