@@ -29,7 +29,7 @@ pub struct Job {
 }
 
 /// What a person may write for one.
-enum Named<'a> {
+enum Typed<'a> {
     Job,
     /// `104_2`, `104+1`: the variables that say so, and the two numbers.
     Part(&'static str, [&'static str; 2], [&'a str; 2]),
@@ -38,19 +38,19 @@ enum Named<'a> {
     Nothing,
 }
 
-fn read(name: &str) -> Named<'_> {
+fn read(name: &str) -> Typed<'_> {
     let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let sluid = name.len() == 14 && name.starts_with('s') && name.bytes().all(|b| b.is_ascii_alphanumeric());
     let array = ["SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"];
     let parts = ["SLURM_HET_JOB_ID", "SLURM_HET_JOB_OFFSET"];
     match (name.split_once('_'), name.split_once('+'), name.split_once('.')) {
-        _ if number(name) || sluid => Named::Job,
-        (Some((job, task)), ..) if number(job) && number(task) => Named::Part("task of an array", array, [job, task]),
+        _ if number(name) || sluid => Typed::Job,
+        (Some((job, task)), ..) if number(job) && number(task) => Typed::Part("task of an array", array, [job, task]),
         (_, Some((job, at)), _) if number(job) && number(at) => {
-            Named::Part("part of a heterogeneous job", parts, [job, at])
+            Typed::Part("part of a heterogeneous job", parts, [job, at])
         }
-        (.., Some((job, step))) if number(job) && !step.is_empty() => Named::Step(job),
-        _ => Named::Nothing,
+        (.., Some((job, step))) if number(job) && !step.is_empty() => Typed::Step(job),
+        _ => Typed::Nothing,
     }
 }
 
@@ -62,16 +62,16 @@ impl Job {
     pub fn read(name: &str, reader: &ProcReader) -> anyhow::Result<Self> {
         let shown = text::clean(name);
         match read(name) {
-            Named::Job => Ok(Self::in_surroundings(name, |variable| std::env::var(variable).ok())),
-            Named::Step(job) => Err(hinted(
+            Typed::Job => Ok(Self::in_surroundings(name, |variable| std::env::var(variable).ok())),
+            Typed::Step(job) => Err(hinted(
                 format!("{shown} is a step of a job, and steps are not ended one by one"),
                 format!("the whole job: gpuresid reclaim --job {job}; one process: gpuresid reclaim --pid PID"),
             )),
-            Named::Nothing => Err(hinted(
+            Typed::Nothing => Err(hinted(
                 format!("{shown} is not the number of a Slurm job"),
                 "write the number alone, as in: gpuresid reclaim --job 1234; `squeue -u $USER` lists yours",
             )),
-            Named::Part(what, variables, values) => Err(hinted(
+            Typed::Part(what, variables, values) => Err(hinted(
                 format!("{shown} is a {what}, and Slurm gives each a job number of its own: use that"),
                 who_says_so(reader, variables, values).unwrap_or_else(|| {
                     format!("squeue -h -j {name} -o %A prints it; then: gpuresid reclaim --job NUMBER")

@@ -35,7 +35,7 @@ pub struct ReportFile {
     settled_seconds: Option<f64>,
     #[serde(default)]
     survivors: Vec<ProcId>,
-    holders: Vec<Named>,
+    holders: Vec<HolderInFile>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -44,7 +44,7 @@ struct Ran {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-struct Named {
+struct HolderInFile {
     pid: u32,
     start_ticks: Option<u64>,
     lineage: Lineage,

@@ -4,7 +4,9 @@
 use super::{ci::CiJob, guard::Guard, job::Job, report_file::ReportFile, unattended::Unattended};
 use crate::{
     judge::{may_be_left_to_its_parent, sign_of_end},
-    model::{BootId, Cause, Holder, LeftAlone, Observer, ProcId, Process, Snapshot, StatusReport, marker_names},
+    model::{
+        BootId, Cause, Evidence, Holder, LeftAlone, Observer, ProcId, Process, Snapshot, StatusReport, marker_names,
+    },
     observe::{marker, proc::ProcReader},
     text::{self, name::Name},
 };
@@ -277,17 +279,17 @@ fn orphans(world: &World<'_>, older_than: Option<Duration>) -> anyhow::Result<Fo
 fn left_over(holder: &Holder, process: &Process) -> Result<Vec<String>, Option<String>> {
     let name_it = format!("if you know that it has: gpuresid reclaim --pid {}", holder.pid);
     match (holder.cause, sign_of_end(holder.cause, process)) {
-        (Cause::Orphan, _) => Ok(holder.why.clone()),
-        (_, Some(sign)) => Ok(vec![sign.into()]),
-        (Cause::Stopped | Cause::HalfDead | Cause::ForkedCopy | Cause::ExportedHandle | Cause::PeerMapping, None) => {
+        (Cause::Orphan, _) => Ok(holder.why.sentences()),
+        (_, true) => Ok(vec![Evidence::RunEnded.to_string()]),
+        (Cause::Stopped | Cause::HalfDead | Cause::ForkedCopy | Cause::ExportedHandle | Cause::PeerMapping, false) => {
             Err(Some(format!("nothing shows that its run has ended; {name_it}")))
         }
-        (Cause::Detached, None) => Err(Some(format!(
+        (Cause::Detached, false) => Err(Some(format!(
             "detached: what started it is gone or is PID 1, as with nohup, services and containers; that does not show \
              that its run has ended; {name_it}"
         ))),
-        (Cause::StuckInKernel, None) => Err(Some("it is stuck in the kernel, where no signal reaches it".into())),
-        (Cause::Draining, None) => Err(Some("it is already ending, so nothing needs to be done".into())),
+        (Cause::StuckInKernel, false) => Err(Some("it is stuck in the kernel, where no signal reaches it".into())),
+        (Cause::Draining, false) => Err(Some("it is already ending, so nothing needs to be done".into())),
         _ => Err(None),
     }
 }

@@ -10,12 +10,12 @@ use super::{
     sharing,
 };
 use crate::{
-    model::{Ancestor, Bytes, Cause, Lineage, Process, ProcessState},
+    model::{Ancestor, Bytes, Cause, Evidence, Lineage, Named, Process, ProcessState, Starter},
     text,
 };
 
 /// What is known about one holder when its cause is asked for.
-pub(crate) struct Evidence<'a> {
+pub(crate) struct Findings<'a> {
     pub(crate) process: &'a Process,
     pub(crate) lineage: Lineage,
     /// NVML lists it itself, on some device.
@@ -38,10 +38,10 @@ pub(crate) const NOTICEABLE: Bytes = Bytes::mib(16);
 /// About what a context takes in the list (518 MiB measured on an H200; less on smaller GPUs).
 const CONTEXT: Bytes = Bytes::mib(520);
 
-/// The cause, with the sentences it rests on.
-pub(crate) fn cause(scene: &Scene<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<String>) {
+/// The cause, with what it rests on.
+pub(crate) fn cause(scene: &Scene<'_>, evidence: &Findings<'_>) -> (Cause, Vec<Evidence>) {
     let process = evidence.process;
-    let because = |cause, why: String| (cause, vec![why]);
+    let because = |cause, why: Evidence| (cause, vec![why]);
     if let Some(why) = kernel::stuck(process) {
         return (Cause::StuckInKernel, why);
     }
@@ -49,41 +49,22 @@ pub(crate) fn cause(scene: &Scene<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<S
         return (Cause::Draining, why);
     }
     match process.state {
-        ProcessState::Stopped => {
-            return because(
-                Cause::Stopped,
-                "it is stopped (state T, as after Ctrl-Z), so it cannot end by itself".into(),
-            );
-        }
+        ProcessState::Stopped => return because(Cause::Stopped, Evidence::Stopped),
         ProcessState::Traced => {
-            let who = process.tracer.as_ref().map_or_else(
-                || "a debugger".to_owned(),
-                |tracer| format!("{} ({}), which traces it,", text::clean(&tracer.comm), tracer.id.pid),
-            );
-            return because(Cause::Stopped, format!("{who} holds it stopped (state t)"));
+            return because(Cause::Stopped, Evidence::Traced { by: process.tracer.as_ref().map(Named::from) });
         }
-        _ if kernel::is_frozen(process) => {
-            return because(Cause::Stopped, "its cgroup is frozen, as by `docker pause` or `systemctl freeze`".into());
-        }
+        _ if kernel::is_frozen(process) => return because(Cause::Stopped, Evidence::Frozen),
         _ => {}
     }
     if process.leader_gone {
-        let others = process.threads.saturating_sub(1);
-        return because(
-            Cause::HalfDead,
-            match others {
-                1 => "its main thread has ended while another thread lives on and keeps the GPU open".into(),
-                others => {
-                    format!("its main thread has ended while {others} other threads live on and keep the GPU open")
-                }
-            },
-        );
+        return because(Cause::HalfDead, Evidence::HalfDead { threads: process.threads.saturating_sub(1) });
     }
     if let Some(why) = mps_server(scene, evidence) {
         return (Cause::MpsServer, why);
     }
     if !evidence.listed && !evidence.keeps_ghosts.is_empty() {
-        return because(Cause::ForkedCopy, forked_copy(process, &evidence.keeps_ghosts));
+        let (_, files) = gpu_files(process);
+        return because(Cause::ForkedCopy, Evidence::ForkedCopy { files, ghosts: evidence.keeps_ghosts.clone() });
     }
     if !evidence.listed
         && let Some(why) = keeps::inherited(scene, process)
@@ -98,7 +79,7 @@ pub(crate) fn cause(scene: &Scene<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<S
     if evidence.listed
         && let Some(why) = sharing::peer_mapping(scene, process)
     {
-        return (Cause::PeerMapping, why);
+        return because(Cause::PeerMapping, why);
     }
     let (cause, mut why) = match scene.run {
         Some(run) => in_a_run(scene, run, evidence),
@@ -107,12 +88,12 @@ pub(crate) fn cause(scene: &Scene<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<S
     if !matches!(cause, Cause::InUse | Cause::NewNeighbour) {
         return (cause, why);
     }
-    if let Some(more) = context_only(evidence) {
-        why.push(more);
+    if is_bare_context(evidence) {
+        why.push(Evidence::BareContext);
         return (if cause == Cause::InUse { Cause::ContextOnly } else { cause }, why);
     }
     if cause == Cause::InUse && evidence.listed && evidence.entries.iter().all(|(bytes, _)| bytes.is_none()) {
-        why.push("the driver does not tell on this platform how much it holds".into());
+        why.push(Evidence::BytesUnavailable);
         return (Cause::Platform, why);
     }
     (cause, why)
@@ -120,38 +101,22 @@ pub(crate) fn cause(scene: &Scene<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<S
 
 /// The server of the multi-process service: not by its name alone, but below its control daemon, or on a GPU whose
 /// clients the driver lists as the service's.
-fn mps_server(scene: &Scene<'_>, evidence: &Evidence<'_>) -> Option<Vec<String>> {
+fn mps_server(scene: &Scene<'_>, evidence: &Findings<'_>) -> Option<Vec<Evidence>> {
     let known = evidence.known.as_ref().filter(|k| k.program.name == "MPS server" && evidence.listed)?;
-    let mut why = vec![known.evidence.clone()];
-    if let Some(parent) = evidence.process.ancestors.first().filter(|a| a.comm.starts_with("nvidia-cuda-mps")) {
-        why.push(format!("its parent is the control daemon ({})", parent.id.pid));
-    }
-    let clients: Vec<_> = mps::clients(scene.snapshot, evidence.process).iter().map(ToString::to_string).collect();
-    if clients.is_empty() {
-        why.push("no client is listed now: it keeps its context for the next one".into());
-    } else {
-        why.push(format!("the driver lists clients of the service beside it: PID {}", clients.join(", ")));
-    }
-    (why.len() > 2 || !clients.is_empty()).then_some(why)
+    let mut why = vec![Evidence::Signs { signs: known.signs.clone() }];
+    let daemon = evidence.process.ancestors.first().filter(|a| a.comm.starts_with("nvidia-cuda-mps"));
+    why.extend(daemon.map(|parent| Evidence::MpsDaemonAbove { pid: parent.id.pid }));
+    let pids = mps::clients(scene.snapshot, evidence.process);
+    let is_one = daemon.is_some() || !pids.is_empty();
+    why.push(Evidence::MpsClients { pids });
+    is_one.then_some(why)
 }
 
 /// Listed with no more than a context takes, on every GPU that it is listed on.
-fn context_only(evidence: &Evidence<'_>) -> Option<String> {
+fn is_bare_context(evidence: &Findings<'_>) -> bool {
     let entries = &evidence.entries;
     let bare = |(bytes, compute): &(Option<Bytes>, bool)| *compute && bytes.is_some_and(|b| b <= CONTEXT);
-    (!entries.is_empty() && entries.iter().all(bare)).then(|| {
-        "it is listed with about what a bare CUDA context takes, so it has little or no memory beside that".to_owned()
-    })
-}
-
-fn forked_copy(process: &Process, ghosts: &[u32]) -> String {
-    let names: Vec<_> = ghosts.iter().map(ToString::to_string).collect();
-    let (_, files) = gpu_files(process);
-    format!(
-        "it is not listed itself, has {files} open files on the GPU, and NVML still lists PID {}, which is gone: it keeps \
-         that process's memory",
-        names.join(", ")
-    )
+    !entries.is_empty() && entries.iter().all(bare)
 }
 
 /// The GPU nodes a process has open, and the largest number of files on one of them.
@@ -165,19 +130,15 @@ fn gpu_files(process: &Process) -> (Vec<String>, u32) {
     (on_gpu.iter().map(|(n, _)| (*n).clone()).collect(), on_gpu.iter().map(|(_, c)| **c).max().unwrap_or(0))
 }
 
-fn in_a_run(scene: &Scene<'_>, run: &Run<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<String>) {
+fn in_a_run(scene: &Scene<'_>, run: &Run<'_>, evidence: &Findings<'_>) -> (Cause, Vec<Evidence>) {
     let process = evidence.process;
     if evidence.lineage == Lineage::Own {
         return match launcher(run, process) {
-            Launcher::Alive(a) => {
-                (Cause::StillRunning, vec![format!("what started it still runs: {} ({})", a.comm, a.id.pid)])
-            }
-            Launcher::ItIsTheCommand => (Cause::StillRunning, vec!["it is the command itself, still running".into()]),
-            Launcher::Gone(name) => {
-                let name = name.map(|name| format!(": {name}")).unwrap_or_default();
-                let mut why = vec![format!("what started it has ended{name}")];
-                why.extend(adopted_by_us(run, process));
-                (Cause::Orphan, why)
+            Launcher::Alive(a) => (Cause::StillRunning, vec![Evidence::StarterRuns { by: a.into() }]),
+            Launcher::ItIsTheCommand => (Cause::StillRunning, vec![Evidence::CommandStillRuns]),
+            Launcher::Gone(by) => {
+                let adopted = is_adopted_by_us(run, process).then_some(Evidence::AdoptedByGpuresid);
+                (Cause::Orphan, [Evidence::StarterEnded { by }].into_iter().chain(adopted).collect())
             }
             Launcher::Unknown => after_the_fact(scene, evidence),
         };
@@ -188,16 +149,16 @@ fn in_a_run(scene: &Scene<'_>, run: &Run<'_>, evidence: &Evidence<'_>) -> (Cause
     match evidence.was_there {
         Some(true) if evidence.growth > NOTICEABLE => (
             Cause::GrownNeighbour,
-            vec![format!("it was there before {} and has {} more now", run.beginning(), evidence.growth)],
+            vec![Evidence::WasThereAndGrew { beginning: run.beginning(), more: evidence.growth }],
         ),
-        Some(false) => (Cause::NewNeighbour, vec![format!("it was not there before {}", run.beginning())]),
+        Some(false) => (Cause::NewNeighbour, vec![Evidence::WasNotThereBefore { beginning: run.beginning() }]),
         _ => after_the_fact(scene, evidence),
     }
 }
 
 enum Launcher<'a> {
     Alive(&'a Ancestor),
-    Gone(Option<String>),
+    Gone(Option<Starter>),
     ItIsTheCommand,
     Unknown,
 }
@@ -219,8 +180,8 @@ fn launcher<'a>(run: &'a Run<'_>, process: &'a Process) -> Launcher<'a> {
     // It was seen below another one: that one is gone.
     let first = run.trace.seen(process.id).and_then(|s| s.ancestors.first()).filter(|first| first.id != parent.id);
     if root == Some(parent.id) || first.is_some() {
-        let first = first.map(|a| format!("{} ({})", text::clean(&a.comm), a.id.pid));
-        return Launcher::Gone(first.or_else(|| command_name(run)));
+        let first = first.map(|ancestor| Starter::Process(ancestor.into()));
+        return Launcher::Gone(first.or_else(|| the_command(run)));
     }
     match Parent::of(process) {
         Parent::Started(parent) => Launcher::Alive(parent),
@@ -230,76 +191,55 @@ fn launcher<'a>(run: &'a Run<'_>, process: &'a Process) -> Launcher<'a> {
 }
 
 /// Without us it would have been left to PID 1, and some programs end themselves then.
-fn adopted_by_us(run: &Run<'_>, process: &Process) -> Option<String> {
-    let root = run.launch.root.filter(|root| root.pid != 1)?;
-    (process.ancestors.first()?.id == root).then(|| {
-        "under check its parent is gpuresid, not PID 1: a program that watches for PID 1 does not notice".into()
-    })
+fn is_adopted_by_us(run: &Run<'_>, process: &Process) -> bool {
+    let root = run.launch.root.filter(|root| root.pid != 1);
+    root.is_some() && process.ancestors.first().map(|parent| parent.id) == root
 }
 
 /// The command, when it has ended: what starts an adopted process is most often the command itself.
-fn command_name(run: &Run<'_>) -> Option<String> {
+fn the_command(run: &Run<'_>) -> Option<Starter> {
     let command = run.launch.command.as_ref()?;
     command.end?;
-    let name = command.argv.first().map(|a| a.rsplit('/').next().unwrap_or(a).to_owned())?;
-    Some(format!("the command ({name}, {}) or a process of it", command.id.pid))
+    let name = text::file_name(command.argv.first()?);
+    Some(Starter::Command(Named { pid: command.id.pid, name: name.into() }))
 }
 
-fn after_the_fact(scene: &Scene<'_>, evidence: &Evidence<'_>) -> (Cause, Vec<String>) {
+fn after_the_fact(scene: &Scene<'_>, evidence: &Findings<'_>) -> (Cause, Vec<Evidence>) {
     let process = evidence.process;
     if let Some(why) = sign_of_its_kind(scene, evidence) {
         return (Cause::Orphan, why);
     }
-    if let Some(why) = reclaim::sign_of_end(Cause::Orphan, process) {
-        return (Cause::Orphan, vec![why.into()]);
+    if reclaim::sign_of_end(Cause::Orphan, process) {
+        return (Cause::Orphan, vec![Evidence::RunEnded]);
     }
-    match Parent::of(process) {
-        Parent::Started(parent) => {
-            (Cause::InUse, vec![format!("it is in use; its parent is {} ({})", parent.comm, parent.id.pid)])
-        }
-        Parent::Adopted(parent) => (
-            Cause::Detached,
-            vec![format!(
-                "what started it is gone: its parent is {} ({}), which did not start it and has adopted it",
-                text::clean(&parent.comm),
-                parent.id.pid
-            )],
-        ),
-        Parent::Either(parent) => (
-            Cause::Detached,
-            vec![format!(
-                "its parent is {} ({}): what started it is gone, or let it go on purpose (nohup, a service, a \
-                 container's \
-                 main process)",
-                parent.comm, parent.id.pid
-            )],
-        ),
-        Parent::Unseen => (Cause::Detached, vec!["no parent of it is visible from here".into()]),
-    }
+    let (cause, why) = match Parent::of(process) {
+        Parent::Started(parent) => (Cause::InUse, Evidence::InUseBelow { parent: parent.into() }),
+        Parent::Adopted(parent) => (Cause::Detached, Evidence::AdoptedBy { parent: parent.into() }),
+        Parent::Either(parent) => (Cause::Detached, Evidence::ParentMayHaveAdopted { parent: parent.into() }),
+        Parent::Unseen => (Cause::Detached, Evidence::NoParentVisible),
+    };
+    (cause, vec![why])
 }
 
 /// What speaks for the end of an adopted process's run: the Slurm job that started it has ended, or it is a worker of a
 /// kind that a launcher starts, which is gone. A worker may go on with its work all the same.
-fn sign_of_its_kind(scene: &Scene<'_>, evidence: &Evidence<'_>) -> Option<Vec<String>> {
+fn sign_of_its_kind(scene: &Scene<'_>, evidence: &Findings<'_>) -> Option<Vec<Evidence>> {
     let process = evidence.process;
     let initial = scene.snapshot.observer.initial_pid_namespace == Some(true);
     let parent = process.ancestors.first().filter(|parent| is_only_heir(parent, initial))?;
-    let adopted = format!("its parent is {} ({})", text::clean(&parent.comm), parent.id.pid);
+    let adopted = Evidence::ParentIs { parent: parent.into() };
     if process.slurm_step_alive == Some(false)
         && let Some(job) = process.environment.get("SLURM_JOB_ID")
     {
-        let job = text::clean(job);
-        return Some(vec![
-            format!("a step of Slurm job {job} started it, and none of that job runs here any more"),
-            adopted,
-        ]);
+        return Some(vec![Evidence::SlurmStepEnded { job: job.as_str().into() }, adopted]);
     }
     let known = evidence.known.as_ref()?;
-    let above = known.program.lives_below?;
+    let owner = known.program.lives_below?.to_owned();
     if a_sibling_has_its_agent(scene, process) {
         return None;
     }
-    Some(vec![format!("it is a {} ({}), and its {above} is gone", known.program.name, known.evidence), adopted])
+    let program = known.program.name.to_owned();
+    Some(vec![Evidence::OwnerGone { program, owner, signs: known.signs.clone() }, adopted])
 }
 
 /// A rank of the same torchrun whose agent lives, so that the run goes on: this one may have left it on purpose.

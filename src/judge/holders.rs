@@ -1,9 +1,9 @@
 //! The living processes that hold memory, or may, and the ghosts.
 
 use super::{
-    cause::{Evidence, NOTICEABLE, cause},
+    cause::{Findings, NOTICEABLE, cause},
     ends,
-    entries::{Keeper, is_gpu_node},
+    entries::Keeper,
     keeps, kernel, place,
     programs::{self, Known},
     reclaim,
@@ -11,7 +11,9 @@ use super::{
     scene::Scene,
 };
 use crate::{
-    model::{Bytes, Cause, Device, Ghost, Held, Holder, Lineage, ListKind, ProcId, Process, ProcessState},
+    model::{
+        Bytes, Cause, Device, Evidence, Facts, Ghost, Held, Holder, Lineage, ListKind, ProcId, Process, ProcessState,
+    },
     text::{self, name::Name},
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +26,7 @@ struct Draft<'a> {
     keeps: Vec<u32>,
     growth: Bytes,
     entries: Vec<(Option<Bytes>, bool)>,
-    why: Vec<String>,
+    why: Vec<Evidence>,
 }
 
 /// Holders, most memory first, and ghosts.
@@ -43,11 +45,7 @@ pub(crate) fn holders(scene: &Scene<'_>) -> (Vec<Holder>, Vec<Ghost>) {
                 let grown = scene.run.filter(|run| run.was_there(process.id)).map(|_| e.growth()).filter(|g| g.0 > 0);
                 let held = held(process, device.uuid.clone(), device.minor, e.entry.bytes);
                 draft.held.push(Held { grown_bytes: grown, ..held });
-                if let Some(bytes) = e.entry.bytes {
-                    draft.why.push(format!("NVML lists it with {bytes} on {}", device.label()));
-                } else {
-                    draft.why.push(format!("NVML lists it on {}, without an amount of memory", device.label()));
-                }
+                draft.why.push(Evidence::Listed { bytes: e.entry.bytes, device: device.label() });
             }
             Keeper::Ghost { id, impostor } => {
                 let only = e.candidates.len() == 1;
@@ -59,11 +57,8 @@ pub(crate) fn holders(scene: &Scene<'_>) -> (Vec<Holder>, Vec<Ghost>) {
                     let bytes = if only { e.entry.bytes } else { None };
                     draft.held.push(held(process, device.uuid.clone(), device.minor, bytes));
                     if !only {
-                        draft.why.push(format!(
-                            "one of {} processes that can keep the memory of PID {}; how that is divided cannot be seen",
-                            e.candidates.len(),
-                            e.entry.pid
-                        ));
+                        let ghost = e.entry.pid;
+                        draft.why.push(Evidence::OneOfSeveral { candidates: e.candidates.len(), ghost });
                     }
                 }
                 ghosts.push(Ghost {
@@ -77,7 +72,8 @@ pub(crate) fn holders(scene: &Scene<'_>) -> (Vec<Holder>, Vec<Ghost>) {
                 });
             }
             Keeper::OutOfSight => {
-                let holder = hidden.entry(e.entry.pid).or_insert_with(|| out_of_sight(e.entry.pid, e.lineage, &e.why));
+                let holder =
+                    hidden.entry(e.entry.pid).or_insert_with(|| out_of_sight(e.entry.pid, e.lineage, e.why.as_ref()));
                 holder.devices.push(Held {
                     uuid: device.uuid.clone(),
                     held_bytes: e.entry.bytes,
@@ -140,9 +136,8 @@ fn remembered_command(scene: &Scene<'_>, id: Option<ProcId>) -> Option<String> {
 }
 
 /// A listed PID that cannot be seen from here.
-fn out_of_sight(pid: u32, lineage: Lineage, why: &str) -> Holder {
-    let mut said = vec!["NVML lists it, and no process of that number can be seen from here".to_owned()];
-    said.extend((!why.is_empty()).then(|| why.to_owned()));
+fn out_of_sight(pid: u32, lineage: Lineage, why: Option<&Evidence>) -> Holder {
+    let said: Facts<_> = std::iter::once(Evidence::NotVisible).chain(why.cloned()).collect();
     Holder {
         pid,
         start_ticks: None,
@@ -180,7 +175,7 @@ fn finish(scene: &Scene<'_>, draft: Draft<'_>) -> Holder {
         None => (Lineage::Unknown, None),
     };
     let known = programs::recognise(process);
-    let evidence = Evidence {
+    let evidence = Findings {
         process,
         lineage,
         listed: draft.listed,
@@ -192,22 +187,20 @@ fn finish(scene: &Scene<'_>, draft: Draft<'_>) -> Holder {
     };
     let (cause, cause_why) = cause(scene, &evidence);
     let mut why = cause_why;
-    let sign = reclaim::sign_in_a_look(scene, cause, process).map(str::to_owned);
-    why.extend(sign.filter(|sign| !why.contains(sign)));
+    let ended = reclaim::sign_in_a_look(scene, cause, process) && !why.contains(&Evidence::RunEnded);
+    why.extend(ended.then_some(Evidence::RunEnded));
     why.extend(kernel::sigterm(process));
     why.extend(lineage_why);
     why.extend(draft.why);
     why.extend(keeps_busy(scene, process));
     match &process.files {
-        Some(files) if files.total() > 0 => why.push(describe_files(files)),
-        None => why.push("this user may not read its open files, so nothing more can be said".into()),
+        Some(files) if files.total() > 0 => why.push(Evidence::OpenFiles { nodes: files.nodes.clone() }),
+        None => why.push(Evidence::FilesUnreadable),
         Some(_) => {}
     }
     // Its memory is what the driver says at the end, everything else is older.
     if scene.run.is_some_and(Run::looked_only_before) {
-        why.push(
-            "its state, age, parents and files are those from before the command: it was not looked at again".into(),
-        );
+        why.push(Evidence::FromBeforeTheCommand);
     }
     describe(scene, process, Said { cause, lineage, why, devices: draft.held, known })
 }
@@ -216,7 +209,7 @@ fn finish(scene: &Scene<'_>, draft: Draft<'_>) -> Holder {
 struct Said {
     cause: Cause,
     lineage: Lineage,
-    why: Vec<String>,
+    why: Vec<Evidence>,
     devices: Vec<Held>,
     known: Option<Known>,
 }
@@ -231,9 +224,9 @@ fn describe(scene: &Scene<'_>, process: &Process, said: Said) -> Holder {
         _ => scene.run.and_then(|r| r.launch.root).zip(parent).map(|(root, p)| p.id == root),
     };
     if let Some(known) = &known
-        && !why.iter().any(|w| w.contains(known.evidence.as_str()))
+        && !why.iter().any(|why| why.signs() == Some(known.signs.as_slice()))
     {
-        why.push(format!("it looks like a {}: {}", known.program.name, known.evidence));
+        why.push(Evidence::LooksLike { program: known.program.name.to_owned(), signs: known.signs.clone() });
     }
     Holder {
         pid: process.id.pid,
@@ -259,7 +252,7 @@ fn describe(scene: &Scene<'_>, process: &Process, said: Said) -> Holder {
         cause,
         lineage,
         open_files: process.files.as_ref().map(|f| f.nodes.clone()).unwrap_or_default(),
-        why,
+        why: why.into(),
         devices,
     }
 }
@@ -273,7 +266,7 @@ pub(crate) fn with_files(scene: &Scene<'_>) -> Vec<Holder> {
         self::draft(&mut draft, process);
         draft.into_values().map(|draft| finish(scene, draft)).map(|holder| match holder.cause {
             Cause::InUse => {
-                let why = process.files.iter().map(describe_files).collect();
+                let why = open_files(process).into_iter().collect();
                 Holder { cause: Cause::OpenOnly, why, ..holder }
             }
             _ => holder,
@@ -303,12 +296,11 @@ pub(crate) fn open_only(scene: &Scene<'_>, holders: &[Holder]) -> Vec<Holder> {
         .filter(|p| p.can_hold_memory() == Some(true) && !named(p))
         .map(|process| {
             let what = if scene.looks_like_nvml_client(process) {
-                "it has no more open than a program that only watches the GPU (nvidia-smi, a monitor)"
+                Evidence::OnlyWatches
             } else {
-                "it opened the GPU, and the driver lists no memory of it there"
+                Evidence::OpenedAndNotListed
             };
-            let files = process.files.iter().map(describe_files).chain(keeps_busy(scene, process));
-            let why = std::iter::once(what.to_owned()).chain(files).collect();
+            let why = std::iter::once(what).chain(open_files(process)).chain(keeps_busy(scene, process)).collect();
             let devices = scene.snapshot.devices.iter().filter_map(|d| {
                 let minor = d.identity.minor?;
                 let open = process.files.as_ref()?.on_minor(minor);
@@ -335,7 +327,7 @@ fn state(process: &Process) -> String {
 }
 
 /// The MIG instances whose capability files a process has open: they cannot be destroyed meanwhile.
-fn keeps_busy(scene: &Scene<'_>, process: &Process) -> Option<String> {
+fn keeps_busy(scene: &Scene<'_>, process: &Process) -> Option<Evidence> {
     let devices = &scene.snapshot.devices;
     let open = process.files.iter().flat_map(|files| &files.nodes).filter(|(_, count)| **count > 0);
     let stands_for = open.filter_map(|(node, _)| scene.snapshot.observer.capabilities.get(node));
@@ -350,22 +342,10 @@ fn keeps_busy(scene: &Scene<'_>, process: &Process) -> Option<String> {
         devices.iter().filter(is_it).map(|device| device.identity.label())
     });
     let named: BTreeSet<String> = named.collect();
-    let named: Vec<String> = named.into_iter().collect();
-    (!named.is_empty()).then(|| {
-        format!(
-            "it has the capability file of {} open, which keeps that busy: it cannot be destroyed as long as that is \
-             open",
-            named.join(", ")
-        )
-    })
+    let devices: Vec<String> = named.into_iter().collect();
+    (!devices.is_empty()).then_some(Evidence::KeepsMigBusy { devices })
 }
 
-fn describe_files(files: &crate::model::DeviceFiles) -> String {
-    let mut parts: Vec<String> = Vec::new();
-    for (node, count) in files.nodes.iter().filter(|(n, c)| **c > 0 && !n.starts_with("nvidia-caps")) {
-        parts.push(format!("{count} on /dev/{node}"));
-    }
-    let gpu = files.nodes.keys().any(|n| is_gpu_node(n));
-    let note = if gpu { "" } else { " (no GPU's own file)" };
-    format!("open NVIDIA files: {}{note}", parts.join(", "))
+fn open_files(process: &Process) -> Option<Evidence> {
+    process.files.as_ref().map(|files| Evidence::OpenFiles { nodes: files.nodes.clone() })
 }

@@ -3,8 +3,8 @@
 
 use super::{accounting::excess, cause::NOTICEABLE, entries::is_gpu_node, scene::Scene};
 use crate::{
-    model::{Bytes, Device, Lineage, ProcId, Process, Sockets, SystemPages},
-    text::{clean, name::Name, shorten},
+    model::{Amount, Bytes, Device, Evidence, Lineage, Named, ProcId, Process, Sockets, SystemPages},
+    text::{name::Name, shorten},
 };
 
 /// What is in use on a device and on no list, in a run as far as it came since, whatever others gave back meanwhile;
@@ -40,9 +40,8 @@ pub(super) fn may_keep<'a>(scene: &Scene<'a>, process: &Process) -> Vec<(&'a Dev
     devices.map(|d| (d, on_no_list(scene, d))).filter(|(_, bytes)| *bytes > NOTICEABLE).collect()
 }
 
-/// `291 MiB on GPU 0, 16 MiB on GPU 1`.
-pub(super) fn amounts(kept: &[(&Device, Bytes)]) -> String {
-    kept.iter().map(|(d, bytes)| format!("{bytes} on {}", d.identity.label())).collect::<Vec<_>>().join(", ")
+fn amounts(kept: &[(&Device, Bytes)]) -> Vec<Amount> {
+    kept.iter().map(|(d, bytes)| Amount { bytes: *bytes, device: d.identity.label() }).collect()
 }
 
 /// A process of the run in whose sockets files stand that nobody has received, or may stand, where the kernel does not
@@ -55,34 +54,24 @@ pub(super) fn carries_files<'p>(scene: &Scene<'_>, process: &'p Process) -> Opti
 
 /// A control node alone can hold memory of any GPU: an allocation handle that another process exported. So can a file
 /// that was sent and stands in a socket.
-pub(super) fn exported_handle(scene: &Scene<'_>, process: &Process) -> Option<String> {
-    let kept = may_keep(scene, process);
+pub(super) fn exported_handle(scene: &Scene<'_>, process: &Process) -> Option<Evidence> {
+    let kept = amounts(&may_keep(scene, process));
     if kept.is_empty() {
         return None;
     }
-    let amounts = amounts(&kept);
     if scene.may_keep_a_handle(process) {
-        return Some(format!(
-            "it has the NVIDIA control file open and no GPU context, while {amounts} belong to no listed process: it may keep \
-             an exported allocation handle"
-        ));
+        return Some(Evidence::ControlFileOnly { kept });
     }
     if process.can_hold_memory() != Some(false) {
         return None;
     }
-    let sockets = match carries_files(scene, process)?.files_in_flight {
-        Some(1) => "in a socket of it stands a file that was sent and not received".into(),
-        Some(files) => format!("in its sockets stand {files} files that were sent and not received"),
-        None => "in its sockets files may stand that were sent and not received (this kernel does not tell)".to_owned(),
-    };
-    Some(format!(
-        "{sockets}, while {amounts} belong to no listed process: an allocation handle on its way keeps its memory"
-    ))
+    let files = carries_files(scene, process)?.files_in_flight;
+    Some(Evidence::FilesInSockets { files, kept })
 }
 
 /// It was started by a process that had the GPU open and is gone, was never listed itself, and there is memory on no list
 /// on a GPU that it has open: files that exec does not close came to it, as an `orted` has them from a rank.
-pub(super) fn inherited(scene: &Scene<'_>, process: &Process) -> Option<String> {
+pub(super) fn inherited(scene: &Scene<'_>, process: &Process) -> Option<Evidence> {
     let run = scene.run?;
     let seen = run.trace.seen(process.id);
     let kept = may_keep(scene, process);
@@ -95,14 +84,10 @@ pub(super) fn inherited(scene: &Scene<'_>, process: &Process) -> Option<String> 
     let known = process.ancestors.iter().chain(first).filter(|a| !lives(a.id)).find_map(|a| {
         let seen = run.trace.seen(a.id).filter(|seen| seen.listed)?;
         let name = Name { argv: &seen.argv, comm: &seen.comm, program: None }.short();
-        Some(format!("PID {} ({})", a.id.pid, shorten(&name, 60)))
+        Some(Named { pid: a.id.pid, name: shorten(&name, 60).into() })
     });
     // Who was first seen when it had been adopted by us already: by somebody of the run.
     let adopted = process.ancestors.first().is_some_and(|parent| Some(parent.id) == run.launch.root);
-    let gone = known.or_else(|| (adopted && run.own_was_listed).then(|| "a process of the command".into()))?;
-    Some(format!(
-        "it was started below {gone}, which used the GPU and has ended, and has that one's GPU files open: it may keep up to \
-         {} that are on no list",
-        clean(&amounts(&kept))
-    ))
+    (known.is_some() || adopted && run.own_was_listed)
+        .then(|| Evidence::InheritedFiles { from: known, kept: amounts(&kept) })
 }

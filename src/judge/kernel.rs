@@ -2,22 +2,17 @@
 //! writes its core, is frozen, or does nothing on a SIGTERM. Apart from the causes, because it is knowledge about the
 //! kernel, of which only a part says anything about GPU memory.
 
-use crate::model::{Blocked, BlockedThread, OnSigterm, Process, ProcessState};
-use crate::text;
+use crate::model::{BlockedThread, Cure, Evidence, Foreign, OnSigterm, Process, ProcessState, WaitsOn};
 
 /// What a wait channel tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Waits {
     /// Its cgroup is frozen.
     Frozen,
-    /// For a child that has not yet called exec.
-    Vfork,
     /// For a core dump to be written.
     CoreDump,
-    /// For a disk, which is slow and not stuck.
-    Disk,
-    /// For something that can hang for ever; its name.
-    On(&'static str),
+    /// For this.
+    On(WaitsOn),
     Unknown,
 }
 
@@ -26,23 +21,23 @@ fn waits(channel: &str) -> Waits {
     if channel.contains("refrigerator") || starts(&["do_freezer_trap"]) {
         Waits::Frozen
     } else if starts(&["kernel_clone", "_do_fork", "do_fork", "wait_for_vfork_done"]) {
-        Waits::Vfork
+        Waits::On(WaitsOn::Vfork)
     } else if channel.contains("coredump") {
         Waits::CoreDump
     } else if starts(&["nfs", "rpc_", "nlm"]) {
-        Waits::On("an NFS server")
+        Waits::On(WaitsOn::Nfs)
     } else if starts(&["fuse", "request_wait_answer"]) {
-        Waits::On("a FUSE file system")
+        Waits::On(WaitsOn::Fuse)
     } else if starts(&["ceph", "ll_", "cl_", "osc_", "ldlm_", "ptlrpc", "cifs", "smb", "gpfs", "mmfs", "cxi"]) {
-        Waits::On("a network file system")
+        Waits::On(WaitsOn::NetworkFileSystem)
     } else if starts(&["nv", "_nv", "uvm", "os_", "rm_", "drm_"]) {
-        Waits::On("the NVIDIA driver")
+        Waits::On(WaitsOn::NvidiaDriver)
     } else if starts(&["thaw_super", "percpu_rwsem_wait", "sb_start"]) {
-        Waits::On("a frozen file system")
+        Waits::On(WaitsOn::FrozenFileSystem)
     } else if starts(&["handle_userfault"]) {
-        Waits::On("the program that provides its memory page by page, userfaultfd")
+        Waits::On(WaitsOn::Userfaultfd)
     } else if starts(&["mem_cgroup_oom"]) {
-        Waits::On("memory: its cgroup is at its limit and nothing is ended for it")
+        Waits::On(WaitsOn::MemoryLimit)
     } else if starts(&[
         "io_schedule",
         "folio_wait",
@@ -59,9 +54,16 @@ fn waits(channel: &str) -> Waits {
         "do_writepages",
         "balance_dirty",
     ]) {
-        Waits::Disk
+        Waits::On(WaitsOn::Disk)
     } else {
         Waits::Unknown
+    }
+}
+
+impl Waits {
+    /// It can hang for ever: a disk is slow, and a child calls exec.
+    const fn may_hang(self) -> bool {
+        matches!(self, Self::On(on) if !matches!(on, WaitsOn::Disk | WaitsOn::Vfork))
     }
 }
 
@@ -77,16 +79,11 @@ pub(crate) const fn writes_its_core(process: &Process) -> bool {
 }
 
 /// Why its memory is on the way back, if it is.
-pub(crate) fn leaving(process: &Process) -> Option<Vec<String>> {
+pub(crate) fn leaving(process: &Process) -> Option<Vec<Evidence>> {
     if writes_its_core(process) {
-        return Some(vec![
-            "it has crashed, and the kernel is writing its memory to a core file (CoreDumping in /proc/PID/status): it keeps \
-             its GPU memory until the core is written, and then ends by itself"
-                .into(),
-            "SIGTERM does nothing to it meanwhile; SIGKILL ends it at once and cuts the core short".into(),
-        ]);
+        return Some(vec![Evidence::WritesCore, Evidence::CoreKeepsSigterm]);
     }
-    process.dying.then(|| vec!["it was killed or is exiting, and its memory is on the way back".into()])
+    process.dying.then(|| vec![Evidence::Leaving])
 }
 
 /// A plain `kill` does not end it.
@@ -95,23 +92,20 @@ pub(crate) const fn resists_sigterm(process: &Process) -> bool {
 }
 
 /// What a plain `kill` did or will do, where that is not what one expects.
-pub(crate) fn sigterm(process: &Process) -> Option<String> {
+pub(crate) fn sigterm(process: &Process) -> Option<Evidence> {
     if process.dying {
         return None;
     }
     let stands_still = matches!(process.state, ProcessState::Stopped | ProcessState::Traced) || is_frozen(process);
-    let said = match (process.on_sigterm, process.sigterm_pending) {
-        (Some(OnSigterm::Ignores), _) => "it ignores SIGTERM: a plain kill does nothing to it",
-        (Some(OnSigterm::Blocks), true) => "SIGTERM was sent, and every thread of it blocks that signal",
-        (Some(OnSigterm::Blocks), false) => "every thread of it blocks SIGTERM: a plain kill does nothing to it",
-        (_, true) if stands_still => "SIGTERM was sent already: it takes effect as soon as it goes on",
-        _ => return None,
-    };
-    Some(said.into())
+    match (process.on_sigterm, process.sigterm_pending) {
+        (Some(does @ (OnSigterm::Ignores | OnSigterm::Blocks)), pending) => Some(Evidence::Sigterm { does, pending }),
+        (_, true) if stands_still => Some(Evidence::SigtermWaits),
+        _ => None,
+    }
 }
 
-/// Why it is stuck, if it is: sentences for `why`.
-pub(crate) fn stuck(process: &Process) -> Option<Vec<String>> {
+/// Why it is stuck, if it is.
+pub(crate) fn stuck(process: &Process) -> Option<Vec<Evidence>> {
     let blocked = process.blocked.as_ref()?;
     let channels = || blocked.threads.iter().map(|t| t.wait_channel.as_deref().map_or(Waits::Unknown, waits));
     let works = blocked.states.iter().any(|(state, n)| *state == ProcessState::Running && *n > 0);
@@ -119,72 +113,48 @@ pub(crate) fn stuck(process: &Process) -> Option<Vec<String>> {
         return None;
     }
     // Writing to a disk takes its time; only what can hang for ever is trouble.
-    if process.core_dumping && !channels().any(|w| matches!(w, Waits::On(_))) {
+    if process.core_dumping && !channels().any(Waits::may_hang) {
         return None;
     }
     // What nobody has killed yet, and only waits for a disk or a child, is no trouble.
-    if !process.dying && channels().all(|w| matches!(w, Waits::Disk | Waits::Vfork)) {
+    if !process.dying && channels().all(|w| matches!(w, Waits::On(_)) && !w.may_hang()) {
         return None;
     }
-    let mut why = vec![match (process.kill_pending, process.dying) {
-        (true, _) => "SIGKILL was sent and cannot take effect: a thread does not come out of the kernel".to_owned(),
-        (false, true) => "it is exiting and gets no further: a thread does not come out of the kernel".to_owned(),
-        (false, false) => {
-            "a thread does not come out of the kernel (state D), so no ordinary signal reaches it".to_owned()
-        }
-    }];
-    why.push(states(blocked));
-    why.extend(blocked.threads.iter().take(4).filter_map(thread));
-    Some(why)
+    let stuck = Evidence::StuckInKernel { kill_pending: process.kill_pending, dying: process.dying };
+    let states = Evidence::ThreadStates {
+        states: blocked.states.clone(),
+        blocked: blocked.threads.len(),
+        watched_ms: blocked.watched_ms,
+    };
+    Some([stuck, states].into_iter().chain(blocked.threads.iter().take(4).filter_map(thread)).collect())
 }
 
-/// All threads by state.
-fn states(blocked: &Blocked) -> String {
-    let counts: Vec<_> = blocked.states.iter().map(|(state, n)| format!("{n} {}", state.word())).collect();
-    format!(
-        "its threads: {}; {} of them did not run once in the {} ms that they were watched",
-        counts.join(", "),
-        blocked.threads.len(),
-        blocked.watched_ms
-    )
-}
-
-fn thread(thread: &BlockedThread) -> Option<String> {
-    let channel = thread.wait_channel.as_deref();
-    let what = match channel.map(waits) {
-        Some(Waits::On(name)) => Some(name),
-        Some(Waits::Disk) => Some("a disk"),
-        Some(Waits::Vfork) => Some("a child that it started and that has not yet called exec"),
+fn thread(thread: &BlockedThread) -> Option<Evidence> {
+    let on = thread.wait_channel.as_deref().map(waits).and_then(|waits| match waits {
+        Waits::On(on) => Some(on),
         _ => None,
-    };
-    let mut said = match (channel, what) {
-        (Some(channel), Some(what)) => format!("in {} ({what})", text::clean(channel)),
-        (Some(channel), None) => format!("in {}", text::clean(channel)),
-        (None, _) => String::new(),
-    };
-    if let Some(file) = &thread.waits_for {
-        let lead = if said.is_empty() { "for" } else { ", for" };
-        said = format!("{said}{lead} {}", text::clean(file));
-    }
-    (!said.is_empty()).then(|| format!("thread {} waits {said}", thread.tid))
+    });
+    let (channel, file) = (thread.wait_channel.clone().map(Foreign), thread.waits_for.clone().map(Foreign));
+    (channel.is_some() || file.is_some()).then_some(Evidence::ThreadWaits { tid: thread.tid, channel, on, file })
 }
 
 /// What the first telling thread waits for, to be cured.
-pub(crate) fn waits_for(process: &Process) -> Option<String> {
+pub(crate) fn waits_for(process: &Process) -> Option<Cure> {
     let threads = &process.blocked.as_ref()?.threads;
-    let file = threads.iter().find_map(|t| t.waits_for.as_deref()).map(text::clean);
+    let file = threads.iter().find_map(|t| t.waits_for.clone()).map(|file| Cure::File(file.into()));
     file.or_else(|| {
-        threads.iter().find_map(|t| match waits(t.wait_channel.as_deref()?) {
-            Waits::On(name) => Some(name.to_owned()),
-            _ => None,
-        })
+        let on = threads.iter().filter_map(|t| Some(waits(t.wait_channel.as_deref()?))).filter(|w| w.may_hang());
+        on.filter_map(|waits| if let Waits::On(on) = waits { Some(Cure::On(on)) } else { None }).next()
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::judge::tests::build::{files, id, process};
+    use crate::{
+        judge::tests::build::{files, id, process},
+        model::{Blocked, Facts},
+    };
 
     fn blocked(channel: &str, dying: bool, states: &[(ProcessState, u32)]) -> Process {
         let mut made = process(id(5, 5), Vec::new(), Some(files(23, 2, 4)));
@@ -208,7 +178,7 @@ mod tests {
         for channel in ["nfs_wait_bit_killable", "uvm_va_space_destroy", "some_function", "io_schedule", "kernel_clone"]
         {
             let why = stuck(&blocked(channel, true, &states)).unwrap_or_else(|| panic!("{channel}"));
-            let all = why.join("\n");
+            let all = Facts(why).sentences().join("\n");
             for part in ["SIGKILL was sent", "17 sleeping, 1 in the kernel (D)", "300 ms", channel, "/data/x (nfs4"] {
                 assert!(all.contains(part), "{part}: {all}");
             }
@@ -230,7 +200,8 @@ mod tests {
         for channel in ["rpc_wait_bit_killable", "request_wait_answer", "os_acquire_rwlock", "nobody_knows"] {
             assert!(stuck(&blocked(channel, false, &states)).is_some(), "{channel}");
         }
-        assert_eq!(waits_for(&blocked("x", false, &states)).as_deref(), Some("/data/x (nfs4 from store:/export)"));
+        let cure = waits_for(&blocked("x", false, &states));
+        assert_eq!(cure, Some(Cure::File("/data/x (nfs4 from store:/export)".into())));
         assert!(is_frozen(&blocked("__refrigerator", false, &states)));
     }
 }

@@ -1,7 +1,7 @@
 //! Whose process is it: the run's own, somebody else's, or could be either.
 
 use super::run::Run;
-use crate::model::{Ancestor, Lineage, ProcId, Process, Scope, Seen, marker_names};
+use crate::model::{Ancestor, Evidence, Lineage, ProcId, Process, Scope, Seen, marker_names};
 
 /// What is known of a process, alive or remembered.
 #[derive(Clone, Copy)]
@@ -24,17 +24,17 @@ impl<'a> From<&'a Seen> for Person<'a> {
     }
 }
 
-/// A lineage and the sentences that it rests on.
+/// A lineage and what it rests on.
 pub(crate) struct Attribution {
     pub(crate) lineage: Lineage,
-    pub(crate) why: String,
+    pub(crate) why: Evidence,
     /// Nothing ties it to the run but that it is new, which the scope takes for enough.
     pub(crate) by_scope: bool,
 }
 
 impl Attribution {
-    pub(crate) fn new(lineage: Lineage, why: impl Into<String>) -> Self {
-        Self { lineage, why: why.into(), by_scope: false }
+    pub(crate) fn new(lineage: Lineage, why: Evidence) -> Self {
+        Self { lineage, why, by_scope: false }
     }
 }
 
@@ -54,7 +54,7 @@ impl Run<'_> {
         let launch = self.launch;
         let seen = self.trace.seen(person.id);
         if launch.command.as_ref().is_some_and(|c| c.id == person.id) {
-            return Attribution::new(Lineage::Own, "it is the command itself");
+            return Attribution::new(Lineage::Own, Evidence::IsCommand);
         }
         // Who has lost its parent hangs below us whoever that was: the chain of its first sight knows better.
         let descends = launch.tree().is_some_and(|tree| {
@@ -64,64 +64,55 @@ impl Run<'_> {
         let below_the_command =
             || launch.command.as_ref().is_some_and(|c| self.trace.was_below(c.id, person.id, person.ancestors));
         if descends && (!launch.company || below_the_command()) {
-            return Attribution::new(Lineage::Own, "it descends from the command");
+            return Attribution::new(Lineage::Own, Evidence::DescendsFromCommand);
         }
         let marker = person.marker.or_else(|| seen.and_then(|s| s.marker.as_deref()));
         let of_this_run = marker.map(|m| marker_names(m, &launch.run_id));
         if of_this_run == Some(true) {
-            return Attribution::new(Lineage::Own, "its environment carries this run's marker");
+            return Attribution::new(Lineage::Own, Evidence::HasMarker);
         }
         if self.stood_before(person.id) {
-            return Attribution::new(Lineage::Foreign, format!("it was there before {}", self.beginning()));
+            return Attribution::new(Lineage::Foreign, Evidence::WasThereBefore { beginning: self.beginning() });
         }
         match launch.scope {
             Scope::New | Scope::Device if self.was_there(person.id) => {
-                return Attribution::new(
-                    Lineage::Foreign,
-                    format!("it started before {}, and has used a GPU since", self.beginning()),
-                );
+                return Attribution::new(Lineage::Foreign, Evidence::UsesGpuSince { beginning: self.beginning() });
             }
             Scope::New | Scope::Device => {
-                let said = Attribution::new(Lineage::Own, "it was not there before (scope: everything new)");
+                let said = Attribution::new(Lineage::Own, Evidence::NewInScope);
                 return Attribution { by_scope: true, ..said };
             }
             Scope::Run => {}
         }
         if of_this_run == Some(false) {
-            return Attribution::new(Lineage::Foreign, "its environment carries another run's marker");
+            return Attribution::new(Lineage::Foreign, Evidence::HasOtherMarker);
         }
         if self.client {
-            return Attribution::new(
-                Lineage::Unknown,
-                "it is new, and the command used no GPU itself or works through a client program, so it may be the command's",
-            );
+            return Attribution::new(Lineage::Unknown, Evidence::NewBesideClient);
         }
         if let Some(uid) = person.uid
             && !launch.own_uids.is_empty()
             && !launch.own_uids.contains(&uid)
         {
-            return Attribution::new(Lineage::Foreign, "it belongs to a user that the command never ran as");
+            return Attribution::new(Lineage::Foreign, Evidence::OfOtherUser);
         }
         if self.own_was_listed
             && let Some(command) = &launch.command
         {
             if person.id.start_ticks < command.id.start_ticks {
-                return Attribution::new(Lineage::Foreign, "it is older than the command");
+                return Attribution::new(Lineage::Foreign, Evidence::OlderThanCommand);
             }
             if let Some(older) = self
                 .older_outsider(person.ancestors, command.id)
                 // Who started it may have ended since it was first seen.
                 .or_else(|| self.older_outsider(&seen?.ancestors, command.id))
             {
-                return Attribution::new(
-                    Lineage::Foreign,
-                    format!("it was started by {} ({}), which is older than the command", older.comm, older.id.pid),
-                );
+                return Attribution::new(Lineage::Foreign, Evidence::StartedByOlder { by: older.into() });
             }
         }
         let why = match self.compares() {
-            true => "it is new, and does not show the snapshot's marker",
-            false => "it is new and does not descend from the command: it may be the command's or somebody else's",
+            true => Evidence::NewWithoutMarker,
+            false => Evidence::NewAndNotBelow,
         };
         Attribution::new(Lineage::Unknown, why)
     }

@@ -4,7 +4,10 @@
 //! worker has most often outlived its run.
 
 use super::{adoption, scene::Scene};
-use crate::{model::Process, text::file_name};
+use crate::{
+    model::{Process, SignSeen},
+    text::file_name,
+};
 
 /// Something to be seen of a process.
 #[derive(Debug, Clone, Copy)]
@@ -281,16 +284,14 @@ impl Remedy {
 #[derive(Debug, Clone)]
 pub(crate) struct Known {
     pub(crate) program: &'static Program,
-    /// `its environment has LOCAL_RANK`.
-    pub(crate) evidence: String,
+    pub(crate) signs: Vec<SignSeen>,
 }
 
 /// Which well-known program this is.
 pub(crate) fn recognise(process: &Process) -> Option<Known> {
     PROGRAMS.iter().find_map(|program| {
         let line = program.signs.iter().find(|line| line.iter().all(|sign| sign.shows(process)))?;
-        let evidence: Vec<_> = line.iter().map(|sign| sign.words(process)).collect();
-        Some(Known { program, evidence: evidence.join(", ") })
+        Some(Known { program, signs: line.iter().map(|sign| sign.seen(process)).collect() })
     })
 }
 
@@ -325,21 +326,18 @@ impl Sign {
         }
     }
 
-    fn words(self, process: &Process) -> String {
+    fn seen(self, process: &Process) -> SignSeen {
         match self {
-            Self::Comm(name) => format!("its name begins with {name}"),
-            Self::Program(name) => format!("its program is {name}"),
-            Self::Title(title) => format!("its title begins with {title}"),
-            Self::Argument(word) | Self::FirstArgument(word) | Self::Part(word) => {
-                format!("its command line says `{word}`")
-            }
+            Self::Comm(name) => SignSeen::Comm(name.into()),
+            Self::Program(name) => SignSeen::Program(name.into()),
+            Self::Title(title) => SignSeen::Title(title.into()),
+            Self::Argument(word) | Self::FirstArgument(word) | Self::Part(word) => SignSeen::Argument(word.into()),
             // Whoever names a run may name it after a person; a number names a rank.
-            Self::Variable(name) => match process.environment.get(name) {
-                Some(rank) if rank.parse::<u16>().is_ok() => format!("its environment says {name}={rank}"),
-                _ => format!("its environment has {name}"),
-            },
-            Self::Parent(name) => format!("its parent is {name}"),
-            Self::LeadsSession => "it leads a session of its own".into(),
+            Self::Variable(name) => {
+                SignSeen::Variable(name.into(), process.environment.get(name).and_then(|value| value.parse().ok()))
+            }
+            Self::Parent(name) => SignSeen::Parent(name.into()),
+            Self::LeadsSession => SignSeen::LeadsSession,
         }
     }
 }

@@ -15,20 +15,16 @@ use crate::{
 
 /// What speaks for the end of the run of a process with this cause: a sign, and no proof. The marker is inherited, below a
 /// shell that lives on also by what that starts today, so it says something only of a process that was adopted.
-pub(crate) fn sign_of_end(cause: Cause, process: &Process) -> Option<&'static str> {
+pub(crate) fn sign_of_end(cause: Cause, process: &Process) -> bool {
     match cause {
-        Cause::Detached | Cause::StuckInKernel | Cause::Draining => None,
-        _ => (process.marker_alive == Some(false) && Parent::of(process).may_have_adopted()).then_some(MARKED),
+        Cause::Detached | Cause::StuckInKernel | Cause::Draining => false,
+        _ => process.marker_alive == Some(false) && Parent::of(process).may_have_adopted(),
     }
 }
 
-/// The sign that the marker is.
-pub(super) const MARKED: &str = "what started it is gone, and it carries the marker of a checked run that has ended; \
-                                 whatever that run left running hands the marker on";
-
 /// The same in a single look.
-pub(super) fn sign_in_a_look(scene: &Scene<'_>, cause: Cause, process: &Process) -> Option<&'static str> {
-    sign_of_end(cause, process).filter(|_| scene.run.is_none())
+pub(super) fn sign_in_a_look(scene: &Scene<'_>, cause: Cause, process: &Process) -> bool {
+    scene.run.is_none() && sign_of_end(cause, process)
 }
 
 /// After a single look: where the plan would name processes of the user who asks.
@@ -36,7 +32,7 @@ pub(super) fn of_orphans(scene: &Scene<'_>, holders: &[Holder]) -> Option<Advice
     let observer = &scene.snapshot.observer;
     let named = |h: &Holder| {
         let process = scene.living(h).filter(|p| p.uid == Some(observer.uid) && !scene.is_above_us(p.id));
-        process.is_some_and(|p| h.cause == Cause::Orphan || sign_in_a_look(scene, h.cause, p).is_some())
+        process.is_some_and(|p| h.cause == Cause::Orphan || sign_in_a_look(scene, h.cause, p))
     };
     (!observer.foreign_procfs && holders.iter().any(named)).then(|| {
         step(

@@ -2,8 +2,8 @@
 
 use super::lineage::{self, Person};
 use crate::model::{
-    Ancestor, Device, DeviceFiles, EntryOrigin, Launch, Limits, Lineage, Observation, ProcId, Process, Snapshot, Trace,
-    Uuid,
+    Ancestor, Beginning, Device, DeviceFiles, EntryOrigin, Launch, Limits, Lineage, Observation, ProcId, Process,
+    Snapshot, Trace, Uuid,
 };
 
 /// Fewer looks than these may have missed a use, and its peak.
@@ -127,8 +127,8 @@ impl<'a> Run<'a> {
     }
 
     /// What the before-look came before.
-    pub(crate) fn beginning(&self) -> &'static str {
-        if self.compares() { "the earlier snapshot was taken" } else { "the command started" }
+    pub(crate) fn beginning(&self) -> Beginning {
+        if self.compares() { Beginning::Snapshot } else { Beginning::Command }
     }
 
     pub(crate) fn lineage(&self, person: Person<'_>) -> Lineage {

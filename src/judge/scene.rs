@@ -8,8 +8,8 @@ use super::{
     run::Run,
 };
 use crate::model::{
-    Bytes, Device, DeviceFiles, Entry, EntryOrigin, Lineage, ListKind, Observer, ProcId, Process, Scope, Snapshot,
-    SystemPages, Uuid,
+    Bytes, Device, DeviceFiles, Entry, EntryOrigin, Evidence, Lineage, ListKind, Observer, ProcId, Process, Scope,
+    Snapshot, SystemPages, Uuid,
 };
 use std::collections::BTreeMap;
 
@@ -25,7 +25,8 @@ pub(crate) struct Attributed<'a> {
     pub(crate) entry: &'a Entry,
     pub(crate) keeper: Keeper<'a>,
     pub(crate) lineage: Lineage,
-    pub(crate) why: String,
+    /// Of a run: why it is whose it is.
+    pub(crate) why: Option<Evidence>,
     /// What the same entry had in the before-look.
     pub(crate) bytes_before: Bytes,
     /// For a ghost: who can keep its memory.
@@ -83,8 +84,9 @@ impl<'a> Scene<'a> {
                         keeper = Keeper::Alive(bearer);
                     }
                 }
-                let (lineage, why) = run.map_or((Lineage::Unknown, String::new()), |run| {
-                    attribute(run, keeper, origin.as_ref(), &candidates)
+                let (lineage, why) = run.map_or((Lineage::Unknown, None), |run| {
+                    let (lineage, why) = attribute(run, keeper, origin.as_ref(), &candidates);
+                    (lineage, Some(why))
                 });
                 let same = match (keeper, origin.as_ref().and_then(|o| o.id)) {
                     (Keeper::Alive(process), Some(id)) => process.id == id,
@@ -147,18 +149,14 @@ impl<'a> Scene<'a> {
     pub(crate) fn attribute(&self, run: &Run<'_>, process: &Process) -> Attribution {
         let said = run.attribute(process.into());
         if said.by_scope && !self.is_listed(process.id) && self.looks_like_nvml_client(process) {
-            let why = "it has no more open than a program that only watches the GPU";
-            return Attribution::new(Lineage::Foreign, why);
+            return Attribution::new(Lineage::Foreign, Evidence::OpensNoMoreThanMonitor);
         }
         if said.lineage != Lineage::Unknown || run.launch.scope != Scope::Run {
             return said;
         }
         let keeps = |e: &&Attributed<'_>| matches!(&e.candidates[..], [only] if only.id == process.id);
         match self.entries.iter().filter(keeps).find(|e| e.lineage == Lineage::Foreign) {
-            Some(ghost) => Attribution::new(
-                Lineage::Foreign,
-                format!("it is a copy of PID {}, which was somebody else's", ghost.entry.pid),
-            ),
+            Some(ghost) => Attribution::new(Lineage::Foreign, Evidence::CopyOfOthers { pid: ghost.entry.pid }),
             None => said,
         }
     }
@@ -207,34 +205,34 @@ fn attribute(
     keeper: Keeper<'_>,
     origin: Option<&EntryOrigin>,
     candidates: &[&Process],
-) -> (Lineage, String) {
+) -> (Lineage, Evidence) {
     let stood_before = origin.is_some_and(|o| o.first_ms == 0);
     match keeper {
         Keeper::Alive(process) => {
             let said = run.attribute(process.into());
             (said.lineage, said.why)
         }
-        _ if stood_before => (Lineage::Foreign, format!("the entry was there before {}", run.beginning())),
+        _ if stood_before => (Lineage::Foreign, Evidence::EntryWasThereBefore { beginning: run.beginning() }),
         // What is new counts, but not what a process took that was there before: neither while it lives nor after.
         Keeper::Ghost { id: Some(id), .. } if run.launch.scope != Scope::Run && run.was_there(id) => {
-            (Lineage::Foreign, format!("PID {} was there before {}", id.pid, run.beginning()))
+            (Lineage::Foreign, Evidence::OwnerWasThereBefore { pid: id.pid, beginning: run.beginning() })
         }
-        _ if run.launch.scope != Scope::Run => (Lineage::Own, "the entry was not there before".into()),
-        Keeper::OutOfSight => (Lineage::Unknown, "its process cannot be seen from here".into()),
+        _ if run.launch.scope != Scope::Run => (Lineage::Own, Evidence::EntryIsNew),
+        Keeper::OutOfSight => (Lineage::Unknown, Evidence::OutOfSight),
         Keeper::Ghost { id, .. } => {
             if let Some(seen) = id.and_then(|id| run.trace.seen(id)) {
                 let said = run.attribute(seen.into());
                 if said.lineage != Lineage::Unknown {
-                    return (said.lineage, format!("PID {} was seen alive: {}", seen.id.pid, said.why));
+                    return (said.lineage, Evidence::SeenAlive { pid: seen.id.pid, why: Box::new(said.why) });
                 }
             }
             let all = |wanted| !candidates.is_empty() && candidates.iter().all(|c| run.lineage((*c).into()) == wanted);
             if all(Lineage::Own) {
-                (Lineage::Own, "every process that can keep its memory is the command's".into())
+                (Lineage::Own, Evidence::KeptByCommand)
             } else if all(Lineage::Foreign) {
-                (Lineage::Foreign, "every process that can keep its memory is somebody else's".into())
+                (Lineage::Foreign, Evidence::KeptByOthers)
             } else {
-                (Lineage::Unknown, "its process was gone before it could be identified".into())
+                (Lineage::Unknown, Evidence::GoneUnidentified)
             }
         }
     }

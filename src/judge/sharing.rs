@@ -3,7 +3,7 @@
 
 use super::{run::Run, scene::Scene};
 use crate::{
-    model::{ProcId, Process},
+    model::{Evidence, Maker, Named, ProcId, Process},
     text,
 };
 
@@ -32,12 +32,12 @@ fn maker(path: &str) -> Option<(u32, bool)> {
 }
 
 /// Why a listed process is held to keep memory of one that is gone; `None` without a proof.
-pub(crate) fn peer_mapping(scene: &Scene<'_>, process: &Process) -> Option<Vec<String>> {
+pub(crate) fn peer_mapping(scene: &Scene<'_>, process: &Process) -> Option<Evidence> {
     in_a_run(scene, process).or_else(|| after_the_fact(scene, process))
 }
 
 /// The other was seen, was listed, and is gone.
-fn in_a_run(scene: &Scene<'_>, process: &Process) -> Option<Vec<String>> {
+fn in_a_run(scene: &Scene<'_>, process: &Process) -> Option<Evidence> {
     let run = scene.run?;
     let alive = |id: ProcId| scene.processes.iter().any(|p| p.id == id);
     run.trace.seen.iter().filter(|s| s.listed && s.id != process.id && !alive(s.id)).find_map(|gone| {
@@ -45,12 +45,13 @@ fn in_a_run(scene: &Scene<'_>, process: &Process) -> Option<Vec<String>> {
         let peaks = run.trace.devices.iter().flat_map(|d| &d.process_peaks);
         let had: crate::model::Bytes = peaks.filter(|(id, _)| *id == gone.id).map(|(_, bytes)| *bytes).sum();
         let command = text::shorten(&text::display_command(&gone.argv, &gone.comm), 60);
-        Some(said(file, &format!("PID {} ({command}), which is gone and had {had}", gone.id.pid)))
+        let maker = Maker::Seen(Named { pid: gone.id.pid, name: command.into() }, had);
+        Some(Evidence::MapsSharedMemory { file: file.into(), maker })
     })
 }
 
 /// The other is named by a file of CUDA's own and no process has its number, where all processes can be seen.
-fn after_the_fact(scene: &Scene<'_>, process: &Process) -> Option<Vec<String>> {
+fn after_the_fact(scene: &Scene<'_>, process: &Process) -> Option<Evidence> {
     let snapshot = scene.snapshot;
     if snapshot.observer.out_of_sight() || snapshot.processes.is_none() {
         return None;
@@ -62,15 +63,9 @@ fn after_the_fact(scene: &Scene<'_>, process: &Process) -> Option<Vec<String>> {
     };
     process.shared_mappings.iter().find_map(|path| {
         let (pid, of_gpu) = maker(path)?;
-        (of_gpu && !lives(pid)).then(|| said(path, &format!("PID {pid}, which is gone or has left the GPU")))
+        (of_gpu && !lives(pid))
+            .then(|| Evidence::MapsSharedMemory { file: path.as_str().into(), maker: Maker::Gone(pid) })
     })
-}
-
-fn said(file: &str, who: &str) -> Vec<String> {
-    vec![format!(
-        "it maps {}, through which {who}, shared its GPU memory: what it still maps stays in use",
-        text::clean(file)
-    )]
 }
 
 #[cfg(test)]

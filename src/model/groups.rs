@@ -44,11 +44,11 @@ impl ReclaimStep {
 
 /// What is said of a group: what holds for all of it, and first what the first of them rests on, as the others rest on the
 /// like of it. `of` names the first.
-pub fn said_of_all<'a>(of: u32, whys: &[&'a [String]]) -> Vec<std::borrow::Cow<'a, str>> {
+pub fn said_of_all(of: u32, whys: &[Vec<String>]) -> Vec<String> {
     let Some((first, others)) = whys.split_first() else { return Vec::new() };
-    let common = |why: &String| others.iter().all(|other| other.contains(why));
-    let reason = first.first().filter(|why| !common(why)).map(|why| format!("PID {of}: {why}").into());
-    reason.into_iter().chain(first.iter().filter(|why| common(why)).map(|why| why.as_str().into())).collect()
+    let common = |why: &&String| others.iter().all(|other| other.contains(why));
+    let reason = first.first().filter(|why| !common(why)).map(|why| format!("PID {of}: {why}"));
+    reason.into_iter().chain(first.iter().filter(common).cloned()).collect()
 }
 
 /// Program and script, without the arguments that tell its like apart: `python3 rank.py`.

@@ -7,7 +7,10 @@ mod argv;
 mod bytes;
 mod device;
 mod doctor;
+mod evidence;
+mod fact;
 mod failure;
+mod foreign;
 mod gap;
 mod groups;
 mod handover;
@@ -34,7 +37,10 @@ pub use doctor::{
     ComputeMode, ConfCompute, ConfEnvironment, ConfMemory, DeviceFacts, DoctorLine, DoctorReport, DriverFacts, Level,
     NowAndNext, RemappedRows,
 };
+pub use evidence::{Amount, Beginning, Cure, Evidence, Maker, SignSeen, Starter, WaitsOn};
+pub use fact::{Fact, Facts};
 pub use failure::{Failure, FailureKind};
+pub use foreign::{Foreign, Named};
 pub use gap::{Gap, Trouble};
 pub use groups::{gist, groups, said_of_all, step_groups};
 pub use handover::{EntryKey, Grower, Handover};

@@ -1,6 +1,8 @@
 //! What the tool says.
 
-use super::{Bytes, DeviceEvent, Failure, Gap, Leftover, Limits, Place, ProcId, Scope, SettleEnd, Uuid};
+use super::{
+    Bytes, DeviceEvent, Evidence, Facts, Failure, Gap, Leftover, Limits, Place, ProcId, Scope, SettleEnd, Uuid,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -140,8 +142,9 @@ pub struct Holder {
     /// The NVIDIA files it has open, counted by node: `nvidia0` → 23.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub open_files: BTreeMap<String, u32>,
-    /// The facts behind cause and lineage, one sentence each.
-    pub why: Vec<String>,
+    /// The facts behind cause and lineage.
+    #[serde(flatten)]
+    pub why: Facts<Evidence>,
     /// Its memory.
     pub devices: Vec<Held>,
 }

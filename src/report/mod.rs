@@ -5,6 +5,7 @@ pub mod json;
 pub mod load;
 pub mod pending;
 pub mod redact;
+mod say;
 mod stream;
 pub mod style;
 pub mod table;

@@ -1,7 +1,10 @@
 //! Each row by its evidence, and what only looks like one.
 
 use super::*;
-use crate::judge::tests::build::{ancestor, id, process};
+use crate::{
+    judge::tests::build::{ancestor, id, process},
+    model::Evidence,
+};
 
 /// Short name, command line, environment, the parent's name, and the program.
 type Case =
@@ -59,7 +62,7 @@ fn each_program_by_its_evidence() {
     for (comm, argv, environment, parent, name) in cases {
         let known = recognise(&with(comm, argv, environment, parent));
         assert_eq!(known.as_ref().map(|k| k.program.name), Some(*name), "{argv:?}");
-        assert!(!known.unwrap().evidence.is_empty());
+        assert!(!known.unwrap().signs.is_empty());
     }
 }
 
@@ -67,7 +70,10 @@ fn each_program_by_its_evidence() {
 fn the_name_of_a_run_is_not_told() {
     let environment = [("TORCHELASTIC_RUN_ID", "josephines-run"), ("LOCAL_RANK", "3")];
     let known = recognise(&with("python3", &["python3"], &environment, "bash")).unwrap();
-    assert_eq!(known.evidence, "its environment has TORCHELASTIC_RUN_ID, its environment says LOCAL_RANK=3");
+    assert_eq!(
+        Evidence::Signs { signs: known.signs }.to_string(),
+        "its environment has TORCHELASTIC_RUN_ID, its environment says LOCAL_RANK=3"
+    );
 }
 
 #[test]

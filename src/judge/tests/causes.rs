@@ -96,7 +96,7 @@ fn stuck_in_the_kernel_comes_before_all_others() {
     killed.blocked = blocked("uvm_va_space_destroy", &states);
     let report = one(killed, 4000);
     assert_eq!(cause_of(&report, 70), Cause::StuckInKernel);
-    let why = holder(&report.holders, 70).why.join("\n");
+    let why = holder(&report.holders, 70).why.sentences().join("\n");
     assert!(why.contains("2 sleeping, 1 in the kernel (D)") && why.contains("NVIDIA driver"), "{why}");
     let last = report.advice.last().unwrap();
     assert!(
@@ -121,7 +121,7 @@ fn who_holds_it_stopped_is_said() {
     (traced.state, traced.tracer) = (ProcessState::Traced, Some(ancestor(id(60, 6), "cuda-gdb")));
     let report = one(traced, 4000);
     assert_eq!(cause_of(&report, 70), Cause::Stopped);
-    assert!(holder(&report.holders, 70).why[0].contains("cuda-gdb (60)"));
+    assert!(holder(&report.holders, 70).why[0].to_string().contains("cuda-gdb (60)"));
     assert!(report.advice[0].why.contains("detach") && commands(&report).is_empty(), "CONT does nothing here");
 
     let mut paused = cuda(70, shell());
@@ -148,7 +148,11 @@ fn a_consumer_keeps_what_its_producer_lost() {
     let report = told(consumer.clone());
     let held = holder(&report.holders, 72);
     assert_eq!((held.cause, report.verdict), (Cause::PeerMapping, Verdict::Residue));
-    assert!(held.why[0].contains("PID 71") && held.why[0].contains("5730 MiB"), "{:?}", held.why);
+    assert!(
+        held.why[0].to_string().contains("PID 71") && held.why[0].to_string().contains("5730 MiB"),
+        "{:?}",
+        held.why
+    );
     assert_eq!(report.advice.iter().filter_map(|a| a.command.as_deref()).next(), Some("kill 72"));
     // Without the mapping nothing is proven.
     consumer.shared_mappings.clear();
@@ -320,7 +324,10 @@ fn who_merely_has_it_open_is_named_on_request_and_never_blamed() {
     assert_eq!((all.holders.len(), all.advice.len()), (1, 0));
     let pids: Vec<_> = all.open_only.iter().map(|h| (h.pid, h.cause)).collect();
     assert_eq!(pids, [(60, Cause::OpenOnly), (61, Cause::OpenOnly)]);
-    assert!(all.open_only[0].why[0].contains("only watches") && all.open_only[1].why[0].contains("no memory"));
+    assert!(
+        all.open_only[0].why[0].to_string().contains("only watches")
+            && all.open_only[1].why[0].to_string().contains("no memory")
+    );
     assert!(all.open_only.iter().all(|h| h.held() == Bytes::ZERO && h.devices[0].held_bytes.is_none()));
 }
 
@@ -331,7 +338,7 @@ fn several_candidates_of_a_ghost_are_all_named_and_its_bytes_not_divided() {
     for pid in [70, 71] {
         let held = holder(&report.holders, pid);
         assert_eq!((held.cause, held.devices[0].held_bytes), (Cause::ForkedCopy, None));
-        assert!(held.why.iter().any(|w| w.contains("one of 2 processes")), "{:?}", held.why);
+        assert!(held.why.iter().any(|w| w.to_string().contains("one of 2 processes")), "{:?}", held.why);
     }
 }
 
@@ -638,7 +645,9 @@ fn a_number_that_was_reused_between_two_looks_is_its_present_owners() {
 fn who_was_not_looked_at_again_is_told_as_of_then() {
     let neighbour = cuda(71, shell());
     let before = || snapshot(listed(&[(71, 4000)]), vec![neighbour.clone()]);
-    let again = |report: &Report| holder(&report.holders, 71).why.iter().any(|why| why.contains("not looked at again"));
+    let again = |report: &Report| {
+        holder(&report.holders, 71).why.iter().any(|why| why.to_string().contains("not looked at again"))
+    };
     let mut after = before();
     assert!(!again(&run(before(), &[], after.clone())));
     after.processes = None;
@@ -654,7 +663,7 @@ fn who_writes_a_core_ends_by_itself_and_is_not_to_be_killed_blindly() {
     let report = one(crashed.clone(), 4000);
     let found = holder(&report.holders, 70);
     assert_eq!((found.cause, found.state.as_deref()), (Cause::Draining, Some("dumping core")));
-    let why = found.why.join("\n");
+    let why = found.why.sentences().join("\n");
     for part in ["writing its memory to a core file", "ends by itself", "SIGTERM does nothing", "cuts the core short"] {
         assert!(why.contains(part), "{part}: {why}");
     }
@@ -694,13 +703,13 @@ fn who_does_nothing_on_a_plain_kill_gets_the_firm_one() {
     ] {
         let report = orphan(does, pending);
         assert_eq!(commands(&report)[0], command, "{does:?}");
-        let said = holder(&report.holders, 70).why.join("\n");
+        let said = holder(&report.holders, 70).why.sentences().join("\n");
         assert_eq!(said.contains("SIGTERM"), why.is_some(), "{does:?}: {said}");
         assert!(why.is_none_or(|why| said.contains(why)), "{does:?}: {said}");
     }
     // Who is stopped has a signal that waits for it to go on.
     let stopped = Process { state: ProcessState::Stopped, sigterm_pending: true, ..cuda(70, shell()) };
-    let said = holder(&one(stopped, 4000).holders, 70).why.join("\n");
+    let said = holder(&one(stopped, 4000).holders, 70).why.sentences().join("\n");
     assert!(said.contains("SIGTERM was sent already: it takes effect as soon as it goes on"), "{said}");
     // The first process of a namespace takes a signal that it handles.
     let first = |does| {

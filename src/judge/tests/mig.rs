@@ -32,7 +32,7 @@ fn which_instance_a_capability_file_keeps_busy_is_said_by_its_one_name() {
             [capability("nvidia-cap66", 7, None), capability("nvidia-cap85", 8, Some(0))].into();
         let report = status_of_all(&snapshot);
         let holder = report.holders.iter().chain(&report.open_only).find(|h| h.pid == 70).unwrap().clone();
-        holder.why.join("\n")
+        holder.why.sentences().join("\n")
     };
     assert!(why(with("nvidia-caps/nvidia-cap66")).contains("the capability file of MIG 0/7/0 open"));
     assert!(why(with("nvidia-caps/nvidia-cap85")).contains("the capability file of MIG 0/8/0 open"));

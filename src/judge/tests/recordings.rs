@@ -336,7 +336,10 @@ fn what_the_recorded_consumer_maps_proves_the_sharing() {
     }
     let report = judge(&seen);
     assert_eq!(cause_of(&report, 565), Cause::PeerMapping);
-    assert!(report.holders[0].why[0].contains("PID 544") && report.holders[0].why[0].contains("5730 MiB"));
+    assert!(
+        report.holders[0].why[0].to_string().contains("PID 544")
+            && report.holders[0].why[0].to_string().contains("5730 MiB")
+    );
 }
 
 #[test]

@@ -202,7 +202,7 @@ impl Page<'_> {
                 self.paragraph("  started by: ", launcher)?;
             }
             // What differs stands in the JSON.
-            let whys: Vec<&[String]> = group.iter().map(|holder| holder.why.as_slice()).collect();
+            let whys: Vec<Vec<String>> = group.iter().map(|holder| holder.why.sentences()).collect();
             let said = said_of_all(holder.pid, &whys);
             if said.is_empty() {
                 self.paragraph("  - ", words::meaning(holder.cause))?;

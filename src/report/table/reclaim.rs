@@ -153,7 +153,7 @@ fn one(page: &mut Page<'_>, number: usize, group: &[&ReclaimStep]) -> io::Result
         page.paragraph(&lead, &format!("{} processes{user}{role}: {called}", group.len()))?;
         page.paragraph(indent, &format!("PID {pids}"))?;
     }
-    let whys: Vec<&[String]> = group.iter().map(|step| step.why.as_slice()).collect();
+    let whys: Vec<Vec<String>> = group.iter().map(|step| step.why.clone()).collect();
     for why in said_of_all(step.pid, &whys) {
         page.paragraph(indent, &format!("why: {why}"))?;
     }

@@ -4,8 +4,8 @@ use super::{check, status};
 use crate::{
     model::{
         Advice, BootId, Bytes, Cause, CleanedDevice, Cleanup, CommandReport, Container, DeviceReport, DeviceStatus,
-        Ended, Finding, FindingKind, Gap, Ghost, Held, Holder, Limits, Lineage, MigIdentity, Place, Report, Scope,
-        SettleEnd, StatusReport, Uuid, Verdict, schema,
+        Ended, Evidence, Finding, FindingKind, Gap, Ghost, Held, Holder, Limits, Lineage, MigIdentity, Named, Place,
+        Report, Scope, SettleEnd, Starter, StatusReport, Uuid, Verdict, schema,
     },
     report::Style,
     text,
@@ -106,7 +106,7 @@ fn holder(pid: u32, cause: Cause, lineage: Lineage, devices: Vec<Held>) -> Holde
         cause,
         lineage,
         open_files: Default::default(),
-        why: Vec::new(),
+        why: Default::default(),
         devices,
     }
 }
@@ -172,11 +172,7 @@ fn a_clean_check_is_one_line() {
 fn residue_at_80_columns() {
     let mut dirty = report(Verdict::Residue, vec![device(0, Verdict::Residue, 5738, Some(5738))]);
     let mut copy = holder(452, Cause::ForkedCopy, Lineage::Own, vec![held(0, Some(5738))]);
-    copy.why = vec![
-        "it is not listed itself, has 23 open files on the GPU, and NVML still lists PID 427, which is gone: it keeps \
-         that process's memory"
-            .into(),
-    ];
+    copy.why = vec![Evidence::ForkedCopy { files: 23, ghosts: vec![427] }].into();
     copy.inner_pid = Some(7);
     let neighbour = holder(99, Cause::InUse, Lineage::Foreign, vec![held(0, Some(518))]);
     dirty.holders = vec![copy, neighbour];
@@ -535,7 +531,7 @@ fn a_strangers_words_never_act() {
     evil.user = Some("a\tb".into());
     evil.state = Some("s\u{7}".into());
     evil.launcher = Some("l\u{9b}31m (4)".into());
-    evil.why = vec!["w\r".into()];
+    evil.why = vec![Evidence::SlurmStepEnded { job: "w\r".into() }].into();
     let mut report = status_report(vec![status_device(0, Some(1), Some(1))], vec![evil]);
     report.driver_version = Some("1\u{1b}]0;t\u{7}".into());
     report.devices[0].name = Some("n\u{202e}".into());
@@ -647,8 +643,12 @@ fn ranks() -> Vec<Holder> {
         rank.name = Some(format!("python3 rank.py --rank {n}"));
         rank.started_by = Some(26_721);
         rank.age_seconds = Some(8040 + u64::from(n));
-        rank.why =
-            vec!["what started it has ended: python3 (26721)".into(), format!("NVML lists it with GPU {}", n / 3)];
+        let launcher = Starter::Process(Named { pid: 26_721, name: "python3".into() });
+        rank.why = vec![
+            Evidence::StarterEnded { by: Some(launcher) },
+            Evidence::Listed { bytes: None, device: format!("GPU {}", n / 3) },
+        ]
+        .into();
         rank
     };
     (0..24).map(rank).collect()
