@@ -7,8 +7,8 @@ use crate::{
     exit::{self, Ending},
     judge,
     model::{
-        Bytes, CommandReport, Finding, FindingKind, Launch, Limit, Limits, Observation, Report, Scope, TorchView,
-        Trace, schema,
+        Bytes, CommandReport, Finding, FindingData, FindingKind, Launch, Limit, Limits, Observation, Report, Scope,
+        TorchView, Trace, schema,
     },
     observe::{
         driver::{self, Client, Placement, Source},
@@ -27,9 +27,6 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-
-/// How the finding of a command that could not be run begins.
-const NOT_STARTED: &str = "not started: ";
 
 /// What `check` was asked for.
 #[derive(Debug, Clone)]
@@ -282,7 +279,7 @@ fn report(
         if cleanup.nothing_lives {
             // Whoever was to be ended has been.
             report.advice.retain(|step| step.command.is_none());
-            report.findings.retain(|finding| finding.kind != FindingKind::OutputKept);
+            report.findings.retain(|finding| finding.kind() != FindingKind::OutputKept);
         }
         report.cleanup = Some(cleanup);
         session.leave_at_next_signal();
@@ -363,11 +360,15 @@ fn not_started(
         too_short_to_see: false,
         seconds: None,
     });
-    report.findings.insert(0, Finding::new(FindingKind::Died, None, None, format!("{NOT_STARTED}{error}")));
+    report.findings.insert(0, Finding::new(None, None, FindingData::NotStarted { why: error.to_string() }));
     if options.redact {
         redact::run(&mut observation, &mut report);
     }
-    let said = report.findings.first().map_or_else(String::new, |f| f.text.replacen(NOT_STARTED, "", 1));
+    // As it was hidden, if it was.
+    let said = match report.findings.first().map(|finding| &finding.data) {
+        Some(FindingData::NotStarted { why }) => why.clone(),
+        _ => error.to_string(),
+    };
     let told = match error.hint.as_ref().and_then(|hint| Some((said.strip_suffix(hint)?.strip_suffix("; ")?, hint))) {
         Some((message, hint)) => crate::error::hinted(message, hint),
         None => anyhow::Error::msg(said),

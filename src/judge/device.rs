@@ -5,9 +5,10 @@ use super::{
     handover,
     run::Run,
     scene::Scene,
-    unattributed,
 };
-use crate::model::{Bytes, Device, DeviceReport, Gap, Lineage, Process, Scope, SystemPages, Trouble, Verdict};
+use crate::model::{
+    Bytes, Device, DeviceReport, Doubt, Facts, Gap, Lineage, Process, Scope, SystemPages, Trouble, Verdict,
+};
 
 /// One device, judged.
 pub(crate) struct Judged {
@@ -212,78 +213,60 @@ fn because(
     interval: Interval,
     limit: Option<Bytes>,
     verdict: Verdict,
-) -> Vec<String> {
-    let mut said = Vec::new();
+) -> Facts<Doubt> {
+    let mut said = Facts::default();
+    let compares = run.compares();
+    let pages = device.identity.system_pages();
     if device.identity.mig_parent {
-        return vec!["it is split into MIG instances, which are judged one by one".into()];
+        return vec![Doubt::JudgedByInstances].into();
     }
     match verdict {
         Verdict::Clean => return said,
         Verdict::Residue => {
-            if let Some(limit) = limit {
-                said.push(format!("{} of the command did not come back (limit {limit})", interval.low));
-            }
-            return said;
+            return limit.map(|limit| Doubt::NotBack { bytes: interval.low, limit }).into_iter().collect();
         }
         Verdict::Inconclusive => {}
     }
-    if run.launch.scope == Scope::Device && device.identity.system_pages() != SystemPages::No {
-        said.push(format!(
-            "up to {} that no process list names may be the operating system's: {}",
-            interval.high.unwrap_or_default().saturating_sub(interval.low),
-            unattributed::system_pages(&device.identity)
-        ));
+    if run.launch.scope == Scope::Device && pages != SystemPages::No {
+        let bytes = interval.high.unwrap_or_default().saturating_sub(interval.low);
+        said.push(Doubt::OfTheSystem { bytes, pages });
     }
-    if let Some(why) = run.interposed() {
-        said.push(format!("the readings may not be the driver's own: {why}"));
-    }
+    said.extend(run.interposed().map(|how| Doubt::Interposed { how: how.to_owned() }));
     if device.look.memory.is_none() {
         said.push(match device.look.trouble() {
-            Some((_, Trouble::Gone)) => "it is not there any more".into(),
-            _ if run.compares() => "its memory could not be read".into(),
-            _ => "its memory could not be read after the command".into(),
+            Some((_, Trouble::Gone)) => Doubt::Gone,
+            _ => Doubt::MemoryUnread { compares },
         });
     } else if interval.high.is_none() {
-        said.push("its memory before and after cannot be compared".into());
+        said.push(Doubt::NotComparable);
     }
     if limit.is_none() {
-        said.push("the limit is a percentage and the GPU's total memory is unknown".into());
+        said.push(Doubt::TotalUnknown);
     }
     if parts.unknown_listed.0 > 0 {
-        let whose = match run.compares() {
-            true => "that do not show the snapshot's marker",
-            false => "and may be the command's or somebody else's",
-        };
-        let belong = format!("{} belong to new processes", parts.unknown_listed);
-        said.push(format!("{belong} {whose}"));
+        said.push(Doubt::OfNewProcesses { bytes: parts.unknown_listed, compares });
     }
     let hidden = parts.hidden_now();
     if hidden.0 > 0 {
-        let whom = if run.compares() { "a new process that has" } else { "a process of the command that still has" };
-        said.push(format!("up to {hidden} that no process list names may be held by {whom} the GPU open"));
-        if device.identity.system_pages() != SystemPages::No {
-            said.push(format!("or by nobody's process: {}", unattributed::system_pages(&device.identity)));
+        said.push(Doubt::HiddenByLiving { bytes: hidden, compares });
+        if pages != SystemPages::No {
+            said.push(Doubt::OrOfTheSystem { pages });
         }
     }
     if parts.listed_elsewhere.possible.0 > 0 {
-        said.push(format!(
-            "{} came to a process of others when a process of the command ended, and hardly anything at other times: it \
-             may keep the command's memory",
-            parts.listed_elsewhere.possible
-        ));
+        said.push(Doubt::CameToOthers { bytes: parts.listed_elsewhere.possible });
     }
     if parts.unlisted.possible > hidden {
-        let whose = if run.compares() { "may be new" } else { "may be the command's, kept by another process" };
-        said.push(format!("{} that no process list names {whose}", parts.unlisted.possible));
+        said.push(Doubt::UnlistedMayBeTheRuns { bytes: parts.unlisted.possible, compares });
     }
     if parts.own_bytes_unavailable && device.look.entries.is_some() {
-        said.push("the driver does not tell how much each process holds".into());
+        said.push(Doubt::BytesUnavailable);
     }
     if parts.out_of_sight && parts.used_growth.is_some_and(|g| g > 0) {
-        said.push("memory grew, and processes may be out of sight from here".into());
+        said.push(Doubt::GrewOutOfSight);
     }
     if said.is_empty() && run.launch.all_gone == Some(false) {
-        said.push("processes of the command still run".into());
+        said.push(Doubt::CommandStillRuns);
     }
     said
 }

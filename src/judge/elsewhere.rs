@@ -1,8 +1,8 @@
 //! What the run still has open on GPUs that were not looked at (`-i 0`): nothing is known of their memory, so a verdict
 //! says nothing about it, and a reader has to know that.
 
-use super::{run::Run, scene::Scene, unattributed::short};
-use crate::model::{Finding, FindingKind, Process};
+use super::{run::Run, scene::Scene};
+use crate::model::{Finding, FindingData, Process};
 use std::collections::BTreeSet;
 
 /// One finding for all processes of the run that have something open there.
@@ -25,10 +25,8 @@ pub(super) fn not_looked_at(run: &Run<'_>, scene: &Scene<'_>) -> Option<Finding>
         .map(|p| (p, open(p)))
         .filter(|(_, minors)| !minors.is_empty())
         .collect();
-    let pids: Vec<String> = found.iter().map(|(p, _)| p.id.pid.to_string()).collect();
+    let pids: Vec<u32> = found.iter().map(|(p, _)| p.id.pid).collect();
     let minors: BTreeSet<u32> = found.iter().flat_map(|(_, minors)| minors.iter().copied()).collect();
-    let files: Vec<String> = minors.iter().map(|minor| format!("/dev/nvidia{minor}")).collect();
-    let (has, was) = (if pids.len() == 1 { "has" } else { "have" }, if files.len() == 1 { "was" } else { "were" });
-    let text = format!("PID {} {has} {} open, which {was} not looked at.", short(&pids), short(&files));
-    (!pids.is_empty()).then(|| Finding::new(FindingKind::NotLookedAt, None, None, text))
+    let data = FindingData::NotLookedAt { pids, minors: minors.into_iter().collect() };
+    (!found.is_empty()).then(|| Finding::new(None, None, data))
 }

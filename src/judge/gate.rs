@@ -89,7 +89,7 @@ fn foreign(mine: &Mine, snapshot: &Snapshot, report: &StatusReport) -> Option<Br
         report.holders.iter().partition(|holder| is_mine(mine, &scene, holder));
     let mut said: Vec<String> = others.iter().map(|holder| who(holder, true)).collect();
     // Memory that somebody holds who cannot be seen; not where one of mine has that GPU, who may have it unlisted.
-    let hidden = report.findings.iter().filter(|finding| finding.kind == FindingKind::Unattributed);
+    let hidden = report.findings.iter().filter(|finding| finding.kind() == FindingKind::Unattributed);
     let mut device_uuids = Vec::new();
     for (uuid, bytes) in hidden.filter_map(|finding| finding.device_uuid.as_ref().zip(finding.bytes)) {
         let has_it =

@@ -114,7 +114,8 @@ pub enum NumaMemory {
 }
 
 /// Whether the operating system may keep pages of its own in a device's memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum SystemPages {
     /// No, as far as the driver tells.
     No,

@@ -7,9 +7,11 @@ mod argv;
 mod bytes;
 mod device;
 mod doctor;
+mod doubt;
 mod evidence;
 mod fact;
 mod failure;
+mod finding;
 mod foreign;
 mod gap;
 mod groups;
@@ -37,9 +39,11 @@ pub use doctor::{
     ComputeMode, ConfCompute, ConfEnvironment, ConfMemory, DeviceFacts, DoctorLine, DoctorReport, DriverFacts, Level,
     NowAndNext, RemappedRows,
 };
+pub use doubt::Doubt;
 pub use evidence::{Amount, Beginning, Cure, Evidence, Maker, SignSeen, Starter, WaitsOn};
 pub use fact::{Fact, Facts};
 pub use failure::{Failure, FailureKind};
+pub use finding::{Death, Exclusion, Finding, FindingData, FindingKind, Obstacle, Possibility, Taker};
 pub use foreign::{Foreign, Named};
 pub use gap::{Gap, Trouble};
 pub use groups::{gist, groups, said_of_all, step_groups};
@@ -56,8 +60,8 @@ pub use reclaim::{
     StepOutcome, Talker,
 };
 pub use report::{
-    Advice, BrokenRule, Cause, CommandReport, DeviceReport, DeviceStatus, Finding, FindingKind, Ghost, Held, Holder,
-    Lineage, Report, StatusReport, Verdict,
+    Advice, BrokenRule, Cause, CommandReport, DeviceReport, DeviceStatus, Ghost, Held, Holder, Lineage, Report,
+    StatusReport, Verdict,
 };
 pub use run_record::{Fingerprint, RunMember, RunRecord, RunState, arguments_of};
 pub use run_tree::RunTree;

@@ -1,7 +1,8 @@
 //! What the tool says.
 
 use super::{
-    Bytes, DeviceEvent, Evidence, Facts, Failure, Gap, Leftover, Limits, Place, ProcId, Scope, SettleEnd, Uuid,
+    Bytes, DeviceEvent, Doubt, Evidence, Facts, Failure, Finding, Gap, Leftover, Limits, Place, ProcId, Scope,
+    SettleEnd, Uuid,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -185,72 +186,6 @@ pub struct Ghost {
     pub candidates: Vec<u32>,
 }
 
-/// What kind of finding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FindingKind {
-    /// Processes of the command still run.
-    StillRunning,
-    /// Such a process keeps the output open that the report goes to.
-    OutputKept,
-    /// Memory that nobody is listed with and that cannot be charged.
-    Unattributed,
-    /// Somebody may be out of sight.
-    OutOfSight,
-    /// Memory seems to have moved to another process.
-    Moved,
-    /// Processes of others hold more than before.
-    Grown,
-    /// A process of the command uses a GPU that was not looked at.
-    NotLookedAt,
-    /// The command did its work through somebody else (docker, srun, kubectl).
-    Client,
-    /// Memory is on its way back.
-    Draining,
-    /// How the command died.
-    Died,
-    /// The command failed while a GPU had next to nothing left.
-    OutOfMemory,
-    /// The driver reported an error of the device.
-    Xid,
-    /// A number of NVML's list has been reused by an innocent process.
-    ReusedPid,
-    /// A server of the multi-process service keeps memory for its clients.
-    MpsServer,
-    /// A GPU is said to be busy while nobody holds memory on it.
-    Utilization,
-    /// The platform does not tell everything.
-    Platform,
-    /// Anything else that a reader should know.
-    Note,
-}
-
-/// Something worth saying beside the holders.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Finding {
-    /// What kind.
-    pub kind: FindingKind,
-    /// On which device, if on one.
-    pub device_uuid: Option<Uuid>,
-    /// How many bytes it is about, if about bytes.
-    pub bytes: Option<Bytes>,
-    /// One or two sentences, without the name of the device.
-    pub text: String,
-    /// What can still be behind it, the likeliest first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub possible: Vec<String>,
-    /// What cannot be behind it, and why.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub excluded: Vec<String>,
-}
-
-impl Finding {
-    /// A finding without lists.
-    pub fn new(kind: FindingKind, device_uuid: Option<Uuid>, bytes: Option<Bytes>, text: impl Into<String>) -> Self {
-        Self { kind, device_uuid, bytes, text: text.into(), possible: Vec::new(), excluded: Vec::new() }
-    }
-}
-
 /// One step that the user can take.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Advice {
@@ -298,8 +233,9 @@ pub struct DeviceReport {
     pub residue_rate: Option<f64>,
     /// Used − Σ listed after, signed; `None`: unknown.
     pub unaccounted_bytes: Option<i64>,
-    /// What keeps the interval open or decided the verdict, one sentence each.
-    pub because: Vec<String>,
+    /// What keeps the interval open or decided the verdict.
+    #[serde(flatten)]
+    pub because: Facts<Doubt>,
 }
 
 impl DeviceReport {

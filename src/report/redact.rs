@@ -57,6 +57,12 @@ const OURS: &[&str] = &[
     "level",
     "check",
     "trouble",
+    "code",
+    "sign",
+    "beginning",
+    "does",
+    "on",
+    "pages",
 ];
 
 /// Hides them in a run's observation and report.

@@ -206,8 +206,8 @@ fn a_server_of_mps_is_known_by_its_daemon_or_its_clients() {
     let daemon = vec![ancestor(id(79, 6), "nvidia-cuda-mps"), ancestor(id(1, 0), "init")];
     let report = one(mps_server(daemon), 66);
     assert_eq!(cause_of(&report, 80), Cause::MpsServer);
-    let found = report.findings.iter().find(|f| f.kind == FindingKind::MpsServer).unwrap();
-    assert!(found.text.contains("`echo quit | nvidia-cuda-mps-control`"), "{found:?}");
+    let found = report.findings.iter().find(|f| f.kind() == FindingKind::MpsServer).unwrap();
+    assert!(found.text().contains("`echo quit | nvidia-cuda-mps-control`"), "{found:?}");
     assert_eq!(found.bytes, Some(Bytes::mib(66)));
     assert!(report.advice.is_empty(), "it is meant to stay");
     // A name alone is none.
@@ -249,12 +249,14 @@ fn what_a_platform_keeps_to_itself_is_said_and_never_0() {
     let report = status(&snapshot(silent, vec![cuda(70, shell())]));
     assert_eq!(cause_of(&report, 70), Cause::Platform);
     assert_eq!(holder(&report.holders, 70).devices[0].held_bytes, None);
-    assert!(report.findings.iter().any(|f| f.kind == FindingKind::Platform && f.text.contains("WSL")));
+    assert!(report.findings.iter().any(|f| f.kind() == FindingKind::Platform && f.text().contains("WSL")));
     let mut unified = listed(&[(70, 900)]);
     unified.memory = None;
     let report = status(&snapshot(unified, vec![cuda(70, shell())]));
-    assert!(report.findings.iter().any(|f| f.kind == FindingKind::Platform && f.text.contains("share their memory")));
-    assert!(one(cuda(70, shell()), 900).findings.iter().all(|f| f.kind != FindingKind::Platform));
+    assert!(
+        report.findings.iter().any(|f| f.kind() == FindingKind::Platform && f.text().contains("share their memory"))
+    );
+    assert!(one(cuda(70, shell()), 900).findings.iter().all(|f| f.kind() != FindingKind::Platform));
 }
 
 #[test]
@@ -263,8 +265,8 @@ fn unattributed_memory_has_a_short_list_and_what_was_excluded() {
         let mut snapshot = snapshot(listed_beside(excess, rows), processes);
         change(&mut snapshot);
         let report = status(&snapshot);
-        let found = report.findings.into_iter().find(|f| f.kind == FindingKind::Unattributed).unwrap();
-        (found.possible.join("\n"), found.excluded.join("\n"))
+        let found = report.findings.into_iter().find(|f| f.kind() == FindingKind::Unattributed).unwrap();
+        (found.possible.sentences().join("\n"), found.excluded.sentences().join("\n"))
     };
     let (possible, excluded) = told(4096, &[(70, 900)], vec![cuda(70, shell())], |_| {});
     assert!(possible.starts_with("managed memory") && possible.contains("PID 70"), "{possible}");
@@ -306,7 +308,7 @@ fn unattributed_memory_has_a_short_list_and_what_was_excluded() {
 fn a_busy_gpu_without_memory_is_odd() {
     let told = |used, entries, percent| {
         let look = DeviceLook { utilization_percent: percent, ..look(used, entries) };
-        status(&snapshot(look, vec![cuda(70, shell())])).findings.iter().any(|f| f.kind == FindingKind::Utilization)
+        status(&snapshot(look, vec![cuda(70, shell())])).findings.iter().any(|f| f.kind() == FindingKind::Utilization)
     };
     assert!(told(0, vec![], Some(97)));
     assert!(!told(0, vec![], Some(3)) && !told(0, vec![], None));
@@ -536,7 +538,8 @@ fn how_a_command_died_is_a_finding() {
         snapshot(listed(&[]), Vec::new()),
         launch(COMMAND, ROOT, Scope::Run, true),
     );
-    let died = |o: &Observation| judge(o).findings.into_iter().find(|f| f.kind == FindingKind::Died).map(|f| f.text);
+    let died =
+        |o: &Observation| judge(o).findings.into_iter().find(|f| f.kind() == FindingKind::Died).map(|f| f.text());
     assert_eq!(died(&killed), None);
     killed.launch.oom_kills = Some(1);
     assert!(died(&killed).unwrap().contains("out-of-memory killer ended 1 process"));

@@ -270,7 +270,7 @@ fn who_is_charged_for_is_not_said_to_have_grown_for_nothing() {
     };
     let (report, _) = judged_with(6, world, stopped);
     assert_eq!(report.verdict, Verdict::Residue);
-    assert!(report.findings.iter().all(|f| f.kind != FindingKind::Grown), "{:?}", report.findings);
+    assert!(report.findings.iter().all(|f| f.kind() != FindingKind::Grown), "{:?}", report.findings);
 }
 
 /// Beside a neighbour with 500 MiB on no list, who gives them back before the command leaves as much.

@@ -383,7 +383,7 @@ fn an_mps_server_of_others_is_not_charged_and_its_client_counts_once() {
     let report = case.expect(0, 0, Verdict::Clean);
     assert_eq!(report.devices[0].command_peak_bytes, Some(Bytes(2658 * MIB)));
     assert_eq!(cause_of(&report, 740), Cause::MpsServer);
-    let finding = report.findings.iter().find(|f| f.kind == crate::model::FindingKind::MpsServer).unwrap();
+    let finding = report.findings.iter().find(|f| f.kind() == crate::model::FindingKind::MpsServer).unwrap();
     assert_eq!(finding.bytes, Some(Bytes(66 * MIB)));
 }
 

@@ -12,7 +12,7 @@ fn adopted(pid: u32, gpu: u32, control: u32, uvm: u32) -> Process {
 }
 
 fn unlisted_finding(report: &Report) -> &crate::model::Finding {
-    report.findings.iter().find(|f| f.kind == FindingKind::Unattributed).unwrap_or_else(|| panic!("{report:#?}"))
+    report.findings.iter().find(|f| f.kind() == FindingKind::Unattributed).unwrap_or_else(|| panic!("{report:#?}"))
 }
 
 #[test]
@@ -24,7 +24,7 @@ fn a_number_in_anothers_is_not_taken_for_it() {
     let before = snapshot(listed(&[(40, 600)]), vec![stranger.clone(), neighbour.clone()]);
     let after = snapshot(listed_beside(500, &[(12, 900), (40, 600)]), vec![own.clone(), stranger, neighbour]);
     let report = run(before, &[(listed(&[(12, 900), (40, 600)]), vec![own])], after);
-    let possible = &unlisted_finding(&report).possible;
+    let possible = unlisted_finding(&report).possible.sentences();
     assert!(possible[0].starts_with("managed memory") && possible[0].ends_with("PID 12, 40"), "{possible:#?}");
     assert!(possible[1].contains("PID 123 has only the control file open"), "{possible:#?}");
 }
@@ -37,7 +37,7 @@ fn the_runs_own_is_named_before_others_however_many_they_are() {
     let before = snapshot(listed(&[(40, 600)]), others.clone().collect());
     let after = snapshot(listed_beside(500, &[(40, 600)]), others.chain([adopted(70, 0, 1, 0)]).collect());
     let report = run(before, &[(listed(&[(40, 600)]), vec![adopted(70, 0, 1, 0)])], after);
-    let possible = &unlisted_finding(&report).possible;
+    let possible = unlisted_finding(&report).possible.sentences();
     assert!(possible[0].contains("PID 70, 20, 21, 22, 23 and 4 more have only"), "{possible:#?}");
 }
 

@@ -53,7 +53,7 @@ fn living(pids: &[u32], listed: &[u32]) -> String {
         snapshot(look((listed.len() as u64) << 30, entries), pids.iter().map(own).collect()),
         launch,
     ));
-    report.findings.into_iter().find(|f| f.kind == FindingKind::StillRunning).map(|f| f.text).unwrap_or_default()
+    report.findings.into_iter().find(|f| f.kind() == FindingKind::StillRunning).map(|f| f.text()).unwrap_or_default()
 }
 
 #[test]

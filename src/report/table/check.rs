@@ -86,7 +86,7 @@ fn headline(page: &mut Page<'_>, report: &Report) -> io::Result<()> {
         Verdict::Residue => residue_sentence(report),
     };
     // A finding says more about a command that was killed; below another verdict the command has its own line.
-    let said = report.verdict != Verdict::Clean || report.findings.iter().any(|f| f.kind == FindingKind::Died);
+    let said = report.verdict != Verdict::Clean || report.findings.iter().any(|f| f.kind() == FindingKind::Died);
     let ended = report.command.as_ref().filter(|_| !said).and_then(bad_end).unwrap_or_default();
     let cleaned = if report.verdict == Verdict::Residue { after_cleanup(report) } else { None };
     let head = format!("{label}: ");
@@ -161,7 +161,7 @@ fn end_of(command: &CommandReport) -> Option<String> {
 
 fn clean_sentence(report: &Report) -> String {
     let stays: Bytes = report.devices.iter().map(|d| d.charged_residue_bytes).sum();
-    let found = |kinds: &[FindingKind]| report.findings.iter().any(|f| kinds.contains(&f.kind));
+    let found = |kinds: &[FindingKind]| report.findings.iter().any(|f| kinds.contains(&f.kind()));
     // Memory of others may have grown: then "all came back" would be read as a statement about the GPU.
     let others = found(&[FindingKind::Unattributed, FindingKind::Moved]);
     let grown: Bytes = report.holders.iter().filter(|h| h.lineage == Lineage::Foreign).map(Holder::grown).sum();
@@ -329,7 +329,7 @@ fn device_table(page: &mut Page<'_>, report: &Report) -> io::Result<()> {
     // What decided for residue is the amount, which stands in the first line.
     let several = report.devices.len() > 1;
     for d in report.devices.iter().filter(|d| d.verdict == Verdict::Inconclusive) {
-        for because in &d.because {
+        for because in d.because.iter() {
             let lead = if several { format!("{}: ", d.label()) } else { String::new() };
             page.paragraph("- ", &format!("{lead}{because}"))?;
         }

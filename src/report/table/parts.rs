@@ -296,10 +296,10 @@ impl Page<'_> {
         for finding in findings {
             self.finding("- ", finding)?;
             for (number, possible) in finding.possible.iter().enumerate() {
-                self.paragraph(&format!("  {}. perhaps ", number + 1), possible)?;
+                self.paragraph(&format!("  {}. perhaps ", number + 1), &possible.to_string())?;
             }
-            for excluded in &finding.excluded {
-                self.paragraph("  not ", excluded)?;
+            for excluded in finding.excluded.iter() {
+                self.paragraph("  not ", &excluded.to_string())?;
             }
         }
         Ok(())
@@ -308,7 +308,7 @@ impl Page<'_> {
     /// The sentence of a finding, behind the device that it is about: the sentence itself does not name it.
     pub(super) fn finding(&mut self, first: &str, finding: &Finding) -> io::Result<()> {
         let device = finding.device_uuid.as_ref().map(|uuid| format!("{}: ", self.label(uuid)));
-        self.paragraph(first, &format!("{}{}", device.unwrap_or_default(), finding.text))
+        self.paragraph(first, &format!("{}{}", device.unwrap_or_default(), finding.text()))
     }
 
     /// What could not be seen.

@@ -3,9 +3,9 @@
 use super::{check, status};
 use crate::{
     model::{
-        Advice, BootId, Bytes, Cause, CleanedDevice, Cleanup, CommandReport, Container, DeviceReport, DeviceStatus,
-        Ended, Evidence, Finding, FindingKind, Gap, Ghost, Held, Holder, Limits, Lineage, MigIdentity, Named, Place,
-        Report, Scope, SettleEnd, Starter, StatusReport, Uuid, Verdict, schema,
+        Advice, BootId, Bytes, Cause, CleanedDevice, Cleanup, CommandReport, Container, Death, DeviceReport,
+        DeviceStatus, Doubt, Ended, Evidence, Finding, FindingData, Gap, Ghost, Held, Holder, Limits, Lineage,
+        MigIdentity, Named, Place, Report, Scope, SettleEnd, Starter, StatusReport, Uuid, Verdict, schema,
     },
     report::Style,
     text,
@@ -37,7 +37,7 @@ fn device(index: u32, verdict: Verdict, low: u64, high: Option<u64>) -> DeviceRe
         charged_residue_max_bytes: high.map(Bytes::mib),
         residue_rate: None,
         unaccounted_bytes: Some(0),
-        because: Vec::new(),
+        because: Default::default(),
     }
 }
 
@@ -185,8 +185,11 @@ fn residue_at_80_columns() {
         impostor: None,
         candidates: vec![452],
     }];
-    dirty.findings =
-        vec![Finding::new(FindingKind::StillRunning, None, None, "1 process of the command still runs (PID 452).")];
+    dirty.findings = vec![Finding::new(
+        None,
+        None,
+        FindingData::StillRunning { pids: vec![452], holding: 0, open: 0, elsewhere: true },
+    )];
     dirty.gaps = vec![Gap::new("process 88", "its files may not be read")];
     dirty.advice = vec![
         Advice {
@@ -287,10 +290,10 @@ fn the_first_line_of_check_and_the_devices_keep_to_the_terminals_width() {
 #[test]
 fn inconclusive_says_between_what_and_why() {
     let mut open = device(0, Verdict::Inconclusive, 0, Some(5738));
-    open.because = vec!["a neighbour grew".into()];
+    open.because = vec![Doubt::CommandStillRuns].into();
     let mut blind = device(1, Verdict::Inconclusive, 0, None);
     blind.used_after_bytes = None;
-    blind.because = vec!["its memory could not be read after the command".into()];
+    blind.because = vec![Doubt::MemoryUnread { compares: false }].into();
     let text = checked(&report(Verdict::Inconclusive, vec![open, blind]), NARROW);
     assert_eq!(
         text,
@@ -303,7 +306,7 @@ gpuresid: inconclusive: cannot tell whether all GPU memory came back (GPU 0: 0
 DEVICE  NAME         BEFORE      PEAK  NOW          CHARGED  VERDICT
 GPU 0   NVIDIA H200     0 B  10.5 GiB  0 B  0 B to 5738 MiB  inconclusive
 GPU 1   NVIDIA H200     0 B  10.5 GiB    ?      0 B or more  inconclusive
-- GPU 0: a neighbour grew
+- GPU 0: processes of the command still run
 - GPU 1: its memory could not be read after the command
 
 gpuresid: inconclusive, exit code 0
@@ -382,11 +385,15 @@ fn how_the_command_died_is_said_once() {
         checked(&killed, NARROW),
         "gpuresid: clean: all GPU memory came back (the command's peak: 10.5 GiB); the\n  command was ended by SIGKILL (9)\n"
     );
-    killed.findings = vec![Finding::new(FindingKind::Died, None, None, "The command was ended by signal 9.")];
+    killed.findings = vec![Finding::new(
+        None,
+        None,
+        FindingData::Died { death: Some(Death::Signal { number: 9, core_dumped: false }), oom_kills: None },
+    )];
     assert_eq!(
         checked(&killed, NARROW),
         "gpuresid: clean: all GPU memory came back (the command's peak: 10.5 GiB)\n  \
-         note: The command was ended by signal 9.\n"
+         note: The command was ended by signal 9 (SIGKILL: killed from outside, or by\n        the kernel when memory ran out).\n"
     );
 }
 
@@ -547,7 +554,7 @@ fn a_strangers_words_never_act() {
     report.advice =
         vec![Advice { command: Some("kill 1\u{1b}\n".into()), why: "y\u{1b}".into(), disturbs: "d\u{1b}".into() }];
     report.gaps = vec![Gap::new("a\u{1b}", "r\u{1b}")];
-    report.findings = vec![Finding::new(FindingKind::Note, None, None, "f\u{1b}")];
+    report.findings = vec![Finding::new(None, None, FindingData::NotStarted { why: "f\u{1b}".into() })];
     for style in [PLAIN, NARROW] {
         let text = seen(&report, style);
         assert!(!text.contains(|c: char| c.is_control() && c != '\n' || c == '\u{202e}'), "{text:?}");
@@ -558,12 +565,13 @@ fn a_strangers_words_never_act() {
 #[test]
 fn one_gpu_in_the_name_of_another_is_not_taken_for_it() {
     let mut report = status_report(vec![status_device(1, Some(1), Some(1))], Vec::new());
-    report.findings = vec![Finding::new(FindingKind::Moved, Some(gpu(1)), None, "512 MiB went on to GPU 10.")];
-    assert!(seen(&report, PLAIN).contains("\n- GPU 1: 512 MiB went on to GPU 10.\n"), "{}", seen(&report, PLAIN));
+    report.findings =
+        vec![Finding::new(Some(&gpu(1)), None, FindingData::NotStarted { why: "GPU 10 is full.".into() })];
+    assert!(seen(&report, PLAIN).contains("\n- GPU 1: not started: GPU 10 is full.\n"), "{}", seen(&report, PLAIN));
     // A clean check says it in the same words.
     let mut clean = self::report(Verdict::Clean, vec![device(1, Verdict::Clean, 0, Some(0))]);
     clean.findings = report.findings;
-    assert!(checked(&clean, PLAIN).contains("\n  note: GPU 1: 512 MiB went on to GPU 10.\n"));
+    assert!(checked(&clean, PLAIN).contains("\n  note: GPU 1: not started: GPU 10 is full.\n"));
 }
 
 #[test]
@@ -579,14 +587,14 @@ fn an_instance_has_one_name_everywhere() {
     let on = |gi: u32| Held { uuid: instance(gi).uuid, ..held(0, Some(512)) };
     two.holders = vec![holder(70, Cause::Orphan, Lineage::Own, vec![on(7)])];
     two.findings =
-        vec![Finding::new(FindingKind::Xid, Some(instance(8).uuid), None, "the driver reported error Xid 31.")];
+        vec![Finding::new(Some(&instance(8).uuid), None, FindingData::DriverError { xid: 31, times: 1, placed: true })];
     let text = checked(&two, PLAIN);
     for part in [
         "512 MiB on MIG 0/7/0, 512 MiB on MIG 0/8/0",
         "\nMIG 0/7/0  NVIDIA H200",
         "\nMIG 0/8/0  NVIDIA H200",
         "  MIG 0/7/0  512 MiB  orphan",
-        "\n- MIG 0/8/0: the driver reported error Xid 31.\n",
+        "\n- MIG 0/8/0: the driver reported error Xid 31 during the run",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
