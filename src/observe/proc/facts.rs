@@ -179,6 +179,7 @@ impl ProcReader {
             match answer {
                 Answer::Gone => continue,
                 Answer::Read(memory) => {
+                    process.memory_unread = memory.environment_denied;
                     process.argv = Argv::new(memory.argv, self.options.hide_arguments);
                     process.marker = memory.marker;
                     process.shared_mappings = memory.shared_mappings;
@@ -186,7 +187,8 @@ impl ProcReader {
                 }
                 Answer::Unread => gaps.push(Gap::new(
                     format!("process {}", process.id),
-                    "its command line and environment could not be read: gpuresid has no open file or thread left for it",
+                    "its command line and environment could not be read: gpuresid has no open file or thread \
+                     left for it, or the kernel does not give them",
                 )),
                 Answer::Stuck => gaps.push(Gap::new(
                     format!("process {}", process.id),

@@ -4,7 +4,7 @@
 
 use super::{
     facts,
-    handle::{self, PidDir},
+    handle::{self, PidDir, denied, gone},
 };
 use crate::model::ProcId;
 use rustix::io::Errno;
@@ -71,6 +71,8 @@ pub(super) struct Memory {
     pub(super) marker: Option<String>,
     pub(super) shared_mappings: Vec<String>,
     pub(super) environment: BTreeMap<String, String>,
+    /// We are not allowed to read its environment, so what it does not say is not known.
+    pub(super) environment_denied: bool,
 }
 
 /// What became of the reading of one process.
@@ -126,13 +128,26 @@ fn memory_of(root: impl AsFd, id: ProcId, mappings: bool) -> Result<Option<Memor
     let alive = || Ok(facts::stat(&dir)?.filter(|stat| stat.start_ticks == id.start_ticks));
     let Some(before) = alive()? else { return Ok(None) };
     let below = facts::below(&dir, before.dead());
-    let text = |name: &str, most| handle::read(&dir, &format!("{below}{name}"), most).unwrap_or_default();
-    let environment = text("environ", MOST_ENVIRONMENT);
+    let text = |name: &str, most| match handle::read(&dir, &format!("{below}{name}"), most) {
+        // It is on its way out, or has no memory; which of them, is asked below.
+        Err(error) if gone(error) => Ok(Vec::new()),
+        text => text,
+    };
+    // Others' environment and map are not for us to read; their command line is.
+    let allowed = |text| match text {
+        Err(error) if denied(error) => Ok(None),
+        text => text.map(Some),
+    };
+    let environment = allowed(text("environ", MOST_ENVIRONMENT))?;
+    let maps = if mappings { allowed(text("maps", MOST_MAPS))? } else { None };
+    let environment_denied = environment.is_none();
+    let (environment, maps) = (environment.unwrap_or_default(), maps.unwrap_or_default());
     let memory = Memory {
-        argv: arguments(&text("cmdline", MOST_COMMAND_LINE)),
+        argv: arguments(&text("cmdline", MOST_COMMAND_LINE)?),
         marker: marker(&environment),
         environment: if mappings { telling(&environment) } else { BTreeMap::new() },
-        shared_mappings: if mappings { shared(&text("maps", MOST_MAPS)) } else { Vec::new() },
+        shared_mappings: shared(&maps),
+        environment_denied,
     };
     // What was read while it ended is half true: gone is the whole truth.
     Ok(alive()?.filter(|after| before.plain_zombie() || !after.plain_zombie()).map(|_| memory))
@@ -240,6 +255,8 @@ pub(super) fn shared(maps: &[u8]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::proc::stat::Stat;
+    use std::fs;
 
     #[test]
     fn arguments_are_cut_and_made_text() {
@@ -274,6 +291,46 @@ mod tests {
             7f03-7f04 rw-s 00000000 00:1a 14 /dev/shm/sem.mp-x\n\
             7f04-7f05 rw-p 00000000 00:00 0\n";
         assert_eq!(shared(maps), ["/dev/shm/cuda.shm.0.5.1", "/dev/shm/torch_12_3_0"]);
+    }
+
+    #[test]
+    fn what_could_not_be_read_is_not_empty() {
+        let place = tempfile::tempdir().expect("a place");
+        let process = place.path().join("5");
+        fs::create_dir(&process).expect("a process");
+        let stat = "5 (x) S 1 0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 5";
+        let files = [("stat", stat), ("environ", "RANK=1\0"), ("cmdline", "x\0y\0"), ("maps", "")];
+        for (name, text) in files {
+            fs::write(process.join(name), text).expect("a file of it");
+        }
+        let root = fs::File::open(place.path()).expect("the place");
+        let read = || super::read(&root, ids(&[5]), true, &Stuck::default()).remove(0);
+        let Answer::Read(whole) = read() else { panic!("nothing is wrong") };
+        assert_eq!((whole.argv.len(), whole.environment.len(), whole.environment_denied), (2, 1, false));
+        for name in ["environ", "cmdline", "maps"] {
+            // It cannot be read, as when the kernel fails.
+            let (file, aside) = (process.join(name), place.path().join("aside"));
+            fs::rename(&file, &aside).expect("a file");
+            assert!(matches!(read(), Answer::Read(_)), "without {name} it has no memory");
+            fs::create_dir(&file).expect("a directory");
+            assert_eq!(read(), Answer::Unread, "{name}");
+            fs::remove_dir(&file).expect("the directory");
+            fs::rename(&aside, &file).expect("the file");
+        }
+    }
+
+    #[test]
+    fn an_environment_that_is_not_for_us_says_nothing() {
+        // Of its own kind: nobody is told what root's processes have in their environment, and everybody how they are called.
+        if rustix::process::geteuid().is_root() {
+            return;
+        }
+        let root = fs::File::open("/proc").expect("/proc");
+        let stat = fs::read_to_string("/proc/1/stat").expect("PID 1");
+        let start = Stat::parse(stat.as_bytes()).expect("its line").start_ticks;
+        let ids = vec![ProcId { pid: 1, start_ticks: start }];
+        let Answer::Read(memory) = super::read(&root, ids, true, &Stuck::default()).remove(0) else { return };
+        assert!(memory.environment_denied && memory.marker.is_none() && !memory.argv.is_empty(), "{memory:?}");
     }
 
     fn ids(pids: &[u32]) -> Vec<ProcId> {

@@ -46,7 +46,11 @@ impl ProcReader {
         let below = facts::below(&dir, stat.dead());
         let main = format!("{below}fd");
         let files = dir.open_files(&main);
-        let others = handle::numbers_in(&dir, "task").unwrap_or_default().into_iter();
+        let others = match handle::numbers_in(&dir, "task") {
+            Err(error) if gone(error) => Vec::new(),
+            threads => threads?,
+        };
+        let others = others.into_iter();
         let others = others.map(|thread| format!("task/{thread}/fd")).filter(|table| dir.open_files(table) != files);
         let mut sockets = BTreeSet::new();
         for table in std::iter::once(main).chain(others.take(MOST_TABLES)) {
@@ -61,8 +65,11 @@ impl ProcReader {
         if sockets.is_empty() {
             return Ok(None);
         }
-        // Where it cannot be read there are no Unix sockets.
-        let list = handle::read(&dir, &format!("{below}net/unix"), MOST_SOCKETS).unwrap_or_default();
+        let list = match handle::read(&dir, &format!("{below}net/unix"), MOST_SOCKETS) {
+            // A kernel without Unix sockets.
+            Err(error) if gone(error) => Vec::new(),
+            list => list?,
+        };
         Ok(String::from_utf8_lossy(&list).lines().find_map(|line| display(line, &sockets)))
     }
 
@@ -76,7 +83,12 @@ impl ProcReader {
 fn look_through(dir: &PidDir, table: &str, sockets: &mut BTreeSet<u64>) -> Result<Option<SessionFile>, Errno> {
     for number in handle::numbers_in(dir, table)? {
         let name = format!("{table}/{number}");
-        let Ok(link) = readlinkat(dir, &name, Vec::new()) else { continue };
+        let link = match readlinkat(dir, &name, Vec::new()) {
+            Ok(link) => link,
+            // A path too long for the kernel's page is none of a device.
+            Err(error) if gone(error) || error == Errno::NAMETOOLONG => continue,
+            Err(error) => return Err(error),
+        };
         let link = link.to_string_lossy();
         if let Some(inode) = handle::inode_in(&link, "socket") {
             sockets.insert(inode);

@@ -31,8 +31,12 @@ impl ProcReader {
     fn running_jobs(&self) -> Option<Vec<String>> {
         let mut jobs = Vec::new();
         for pid in self.pids().ok()? {
-            let Ok(Some(dir)) = PidDir::open(&self.inner.root, pid) else { continue };
-            let Ok(comm) = handle::read(&dir, "comm", 64) else { continue };
+            // Who could not be asked may be the supervisor of any job.
+            let Some(dir) = PidDir::open(&self.inner.root, pid).ok()? else { continue };
+            let comm = match handle::read(&dir, "comm", 64) {
+                Err(error) if handle::gone(error) => continue,
+                comm => comm.ok()?,
+            };
             if String::from_utf8_lossy(&comm).trim_end() == SUPERVISOR {
                 let title = handle::read(&dir, "cmdline", 4096).ok()?;
                 jobs.push(job_of_title(&String::from_utf8_lossy(&title))?);
