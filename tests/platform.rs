@@ -124,6 +124,20 @@ fn memory_that_is_not_supported_is_null_and_the_lists_still_answer() {
 }
 
 #[test]
+fn without_the_list_of_who_computes_nothing_is_said_of_who_is_listed() {
+    let rig = Rig::new();
+    rig.answers("nvmlDeviceGetComputeRunningProcesses*", 3);
+    let neighbour = rig.start("alloc 0 1GiB ready up hold");
+    rig.wait_for("up");
+    let status = rig.run("status --json").json();
+    let device = &status["devices"][0];
+    assert_eq!((&device["listed_bytes"], &device["unaccounted_bytes"]), (&Value::Null, &Value::Null), "{status:#}");
+    assert!(device["used_bytes"].as_u64().is_some_and(|used| used > 1 << 30), "{status:#}");
+    assert!(gaps(&status).contains("no list of who computes"), "{status:#}");
+    neighbour.kill();
+}
+
+#[test]
 fn a_gpu_that_hangs_does_not_hide_the_other() {
     let rig = Rig::with_gpus(2);
     let run = rig.spawn_check(

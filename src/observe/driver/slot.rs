@@ -200,12 +200,17 @@ fn lists(
                 api = api.or(Some(version));
                 merge(&mut entries, kind, &records);
             }
-            // Elsewhere the compute list is always there; without it "nobody" would be a guess.
-            Err(ListError::Code(Code::NOT_SUPPORTED)) if confidential && kind == ListKind::Compute => {
-                compute_failed = true;
-                gaps.push(Gap::new(identity.label(), format!("reading the {name} process list: {CONFIDENTIAL}")));
+            Err(ListError::Code(code)) if code == Code::NOT_SUPPORTED || code.is_missing_call() => {
+                if kind == ListKind::Compute {
+                    compute_failed = true;
+                    if confidential {
+                        gaps.push(Gap::new(
+                            identity.label(),
+                            format!("reading the {name} process list: {CONFIDENTIAL}"),
+                        ));
+                    }
+                }
             }
-            Err(ListError::Code(code)) if code == Code::NOT_SUPPORTED || code.is_missing_call() => {}
             Err(e) => {
                 compute_failed |= kind == ListKind::Compute;
                 let trouble = if let ListError::Code(code) = e { code.trouble() } else { None };
@@ -224,8 +229,10 @@ fn lists(
             }
         }
     }
-    if !supported && gaps.is_empty() {
+    if gaps.is_empty() && !supported {
         gaps.push(Gap::new(identity.label(), "the driver has no process lists for this device"));
+    } else if gaps.is_empty() && compute_failed {
+        gaps.push(Gap::new(identity.label(), "the driver has no list of who computes on this device"));
     }
     ((supported && !compute_failed).then_some(entries), api)
 }
